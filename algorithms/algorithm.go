@@ -1,0 +1,195 @@
+// Package algorithms holds the rules of rate limiting as pure logic: no I/O, no clock.
+//
+// A rule is an immutable value such as
+//
+//	SlidingWindowCounter{Limit: 100, Window: time.Minute}
+//
+// and decides with a step: a pure function of the stored state, the time and the
+// cost. Every step is written twice, in Go here and in the Lua file beside it, with
+// the same names in the same order, so that memory and Redis give the same numbers.
+//
+// # Units
+//
+// Time is whole microseconds since the Unix epoch. Windows are aligned to the epoch:
+// a window of a minute begins when the Unix time is a multiple of 60 s, whatever the
+// time zone. Arithmetic is integer. Redis computes in double precision, which holds
+// every integer up to 2^53, so a rule whose numbers would pass 2^53 is refused by
+// Validate; below that, both give the same answer to the last digit.
+//
+// Everything here is safe for concurrent use, but a State belongs to one caller.
+package algorithms
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Never is the RetryAfter of a request that no wait would admit: its cost is above
+// the limit.
+const Never time.Duration = math.MaxInt64
+
+// Algorithm is a rule with its numbers. It is sealed: the rules of this package are
+// the only ones, and [Rules] lists them.
+//
+// Step and Settle need a rule that passed Validate and may divide by zero otherwise.
+type Algorithm interface {
+	// Validate returns nil, or a [FieldError] for each field that is wrong, joined.
+	Validate() error
+	// String says the rule for people, such as "100 per 1m0s (sliding window counter)".
+	String() string
+	// Shape says which stored state this rule can go on with.
+	Shape() Shape
+	// Parameters are the numbers the Lua step takes, in its order.
+	Parameters() [3]int64
+	// Step decides one request of cost units (>= 0) at now. The returned state counts
+	// the request if the decision admits it. If it refuses, the returned state counts
+	// nothing and need not be stored, unless its At is below the given one: then the
+	// clock was set back, and storing it keeps the key from being locked out.
+	Step(state State, now, cost int64) (State, Decision)
+	// Settle gives units back (negative) or charges more (positive), never refusing.
+	// Counts stop at zero and at the largest exact number.
+	Settle(state State, now, units int64) State
+
+	sealed()
+}
+
+// Charge asks for Cost units of one key under one rule.
+type Charge struct {
+	// Key names who is counted. Any bytes; the same key under rules of different
+	// shapes has a counter for each. Charges of one call that share a hash tag,
+	// "{...}" as Redis Cluster defines it, can be decided together on a cluster.
+	Key string
+	// Algorithm is the rule. Required.
+	Algorithm Algorithm
+	// Cost in units, at least 0. Zero asks and takes nothing.
+	Cost int64
+}
+
+// Validate reports a missing or invalid rule and a negative cost.
+func (c Charge) Validate() error {
+	if c.Algorithm == nil {
+		return errors.New("ratelimit: charge: Algorithm is required, got nil")
+	}
+	if c.Cost < 0 {
+		return fmt.Errorf("ratelimit: charge: Cost must be >= 0, got %d (Settle gives units back)", c.Cost)
+	}
+	if err := c.Algorithm.Validate(); err != nil {
+		return fmt.Errorf("ratelimit: charge: %w", err)
+	}
+	return nil
+}
+
+// Decision is the answer to one charge. The durations are whole microseconds and
+// rounded up: at now+RetryAfter, not a microsecond earlier, the request passes.
+type Decision struct {
+	// Allowed says whether the rule admits the request.
+	Allowed bool
+	// Limit is the most units the key can have at once: the limit of a window, the
+	// capacity of a bucket.
+	Limit int64
+	// Remaining is how many units are left after this decision, rounded down,
+	// between 0 and Limit.
+	Remaining int64
+	// ResetAfter is the time until the key is as good as new if nobody asks again.
+	ResetAfter time.Duration
+	// RetryAfter is 0 when allowed; otherwise the exact wait until a request of this
+	// cost would pass if nobody else came, or [Never].
+	RetryAfter time.Duration
+	// Delay is how long a leaky bucket holds the request before its turn; 0 for
+	// every other rule.
+	Delay time.Duration
+}
+
+// Shape is what a counter depends on besides its key. A rule goes on counting where
+// a rule of the same shape left off; a different shape is a different counter. So a
+// changed Limit or Capacity keeps the count, a changed Window starts anew.
+type Shape struct {
+	// Format names the rule and the version of its stored state, such as "sw1".
+	Format string
+	// Window is the length of the window, 0 for buckets.
+	Window time.Duration
+}
+
+// State is what is remembered of one key under one rule. The zero State is a key
+// never seen. Each rule uses the fields it needs.
+type State struct {
+	// At is the start of the current window, the time of a bucket's last refill, or
+	// the time of the newest log entry.
+	At int64
+	// Used is the units of the current window, or what a bucket has given out, in
+	// 1/Unit tokens.
+	Used int64
+	// Previous is the units of the window before (sliding window counter), or of the
+	// entries that have left the log.
+	Previous int64
+	// Unit is how many parts make a token in Used.
+	Unit int64
+	// Log holds the entries of a sliding window log, oldest first.
+	Log []Entry
+}
+
+// Entry is one admitted request in a sliding window log.
+type Entry struct {
+	// At is when it was admitted.
+	At int64
+	// Total is the sum of all costs up to and including this entry.
+	Total int64
+}
+
+// FieldError is a field of a rule with a value that can't be.
+type FieldError struct {
+	// Algorithm and Field name the place, Value what stands there.
+	Algorithm, Field string
+	Value            any
+	// Reason says what the value must be.
+	Reason string
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%s: %s %s, got %v", e.Algorithm, e.Field, e.Reason, e.Value)
+}
+
+const (
+	// maxExact is the largest integer up to which a double holds every integer.
+	maxExact = 1 << 53
+	// minWindow is the resolution of a Redis expiry.
+	minWindow = time.Millisecond
+	// maxWindow keeps a time two windows from now below maxExact for a century.
+	maxWindow = 70 * 365 * 24 * time.Hour
+	// clockSlack is how far behind the stored time a clock may be, beyond a full
+	// recovery, before the stored time gives way. Two clock readings taken out of
+	// order must not refill a bucket twice; a clock set back must not lock it.
+	clockSlack = int64(time.Second / time.Microsecond)
+)
+
+func ceilDiv(a, b int64) int64 {
+	return (a + b - 1) / b
+}
+
+func micros(n int64) time.Duration {
+	return time.Duration(n) * time.Microsecond
+}
+
+// checkWindow is the validation all window rules share.
+func checkWindow(algorithm string, limit int64, window time.Duration) []error {
+	var errs []error
+	if limit < 1 {
+		errs = append(errs, &FieldError{algorithm, "Limit", limit, "must be >= 1"})
+	}
+	if err := checkDuration(algorithm, "Window", window); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+func checkDuration(algorithm, field string, d time.Duration) error {
+	switch {
+	case d < minWindow || d > maxWindow:
+		return &FieldError{algorithm, field, d, fmt.Sprintf("must be between %v and %v", minWindow, maxWindow)}
+	case d%time.Microsecond != 0:
+		return &FieldError{algorithm, field, d, "must be whole microseconds"}
+	}
+	return nil
+}

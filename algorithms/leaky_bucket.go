@@ -1,0 +1,77 @@
+package algorithms
+
+import (
+	_ "embed"
+	"fmt"
+	"time"
+)
+
+// LeakyBucket is a queue that drains at a constant rate: Rate units every Per, at most
+// Capacity of them in the queue. A decision that admits carries the Delay after which
+// the request's turn comes; whoever waits that long sends an even stream downstream.
+//
+// Choose it in front of what needs a constant rate: another service's quota, a pool of
+// workers. A token bucket says how much burst a client may send; a leaky bucket says
+// how even the outflow is.
+//
+// Cost: three integers a key; constant time.
+//
+// What it gets wrong: nothing, if the caller waits for Delay. A caller that doesn't
+// wait sees a token bucket, with up to
+//
+//	Capacity + Rate x T / Per units over any span T.
+//
+// Its arithmetic and its bounds are those of [TokenBucket].
+type LeakyBucket struct {
+	// Capacity is the most units in the queue, the one being served included. At least 1.
+	Capacity int64
+	// Rate is how many units leave every Per. At least 1.
+	Rate int64
+	// Per is the time for Rate units: whole microseconds, from 1 ms to 70 years.
+	Per time.Duration
+}
+
+//go:embed leaky_bucket.lua
+var leakyBucketLua string
+
+// Validate implements [Algorithm].
+func (a LeakyBucket) Validate() error {
+	return checkBucket("LeakyBucket", "Rate", a.Capacity, a.Rate, a.Per)
+}
+
+func (a LeakyBucket) String() string {
+	return fmt.Sprintf("%d queued, draining %d per %v (leaky bucket)", a.Capacity, a.Rate, a.Per)
+}
+
+// Shape implements [Algorithm]: any leaky bucket goes on from any other. When the rate
+// changes, a unit partly drained counts as not drained.
+func (a LeakyBucket) Shape() Shape { return Shape{Format: "lb1"} }
+
+// Parameters implements [Algorithm]: capacity, parts drained a microsecond, parts a unit.
+func (a LeakyBucket) Parameters() [3]int64 {
+	refill, unit := reduce(a.Rate, a.Per)
+	return [3]int64{a.Capacity, refill, unit}
+}
+
+// Step implements [Algorithm].
+func (a LeakyBucket) Step(s State, now, cost int64) (State, Decision) {
+	refill, unit := reduce(a.Rate, a.Per)
+	s = drain(s, now, a.Capacity, refill, unit)
+	var delay time.Duration
+	if s.Used > 0 {
+		delay = micros(s.At - now + ceilDiv(s.Used, refill))
+	}
+	s, d := fill(s, now, cost, a.Capacity, refill, unit)
+	if d.Allowed {
+		d.Delay = delay
+	}
+	return s, d
+}
+
+// Settle implements [Algorithm].
+func (a LeakyBucket) Settle(s State, now, units int64) State {
+	refill, unit := reduce(a.Rate, a.Per)
+	return settleBucket(s, now, units, a.Capacity, refill, unit)
+}
+
+func (LeakyBucket) sealed() {}
