@@ -20,7 +20,6 @@
 package algorithms
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -53,32 +52,6 @@ type Algorithm interface {
 	Settle(state State, now, units int64) State
 
 	sealed()
-}
-
-// Charge asks for Cost units of one key under one rule.
-type Charge struct {
-	// Key names who is counted. Any bytes; the same key under rules of different
-	// shapes has a counter for each. Charges of one call that share a hash tag,
-	// "{...}" as Redis Cluster defines it, can be decided together on a cluster.
-	Key string
-	// Algorithm is the rule. Required.
-	Algorithm Algorithm
-	// Cost in units, at least 0. Zero asks and takes nothing.
-	Cost int64
-}
-
-// Validate reports a missing or invalid rule and a negative cost.
-func (c Charge) Validate() error {
-	if c.Algorithm == nil {
-		return errors.New("ratelimit: charge: Algorithm is required, got nil")
-	}
-	if c.Cost < 0 {
-		return fmt.Errorf("ratelimit: charge: Cost must be >= 0, got %d (Settle gives units back)", c.Cost)
-	}
-	if err := c.Algorithm.Validate(); err != nil {
-		return fmt.Errorf("ratelimit: charge: %w", err)
-	}
-	return nil
 }
 
 // Decision is the answer to one charge. The durations are whole microseconds and
