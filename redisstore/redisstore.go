@@ -1,0 +1,269 @@
+// Package redisstore keeps counters in Redis, through go-redis, so that all instances
+// of a service share them.
+//
+// A decision is one EVALSHA, for one charge or several: all of them are counted or
+// none, and the expiry is set in the same script. Time is the server's; the clocks of
+// the instances don't matter. A decision is never sent twice: go-redis's own retries
+// are off for it, and only NOSCRIPT, which says that nothing ran, is asked again.
+//
+// # Keys
+//
+// A counter is one key, such as
+//
+//	rl:{user:42}:api:sw1:60s
+//
+// the prefix, the charge's key, the format of the stored state and the window. A
+// charge's key of more than 200 bytes is replaced by its SHA-256. Every key has a TTL:
+// the time until the counter would be as good as new, in milliseconds, rounded up.
+//
+// # Several charges on a cluster
+//
+// Redis Cluster runs a script on keys of one slot. Charges of one call need a common
+// hash tag in their keys ("{user:42}:api", "{user:42}:login"), as the limiter gives
+// them; otherwise Redis answers CROSSSLOT, which is an error of the call.
+package redisstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
+)
+
+// DefaultPrefix begins every key unless Options say otherwise.
+const DefaultPrefix = "rl:"
+
+// Options are the optional settings of [New] and [Open].
+type Options struct {
+	// Prefix begins every key; "" means [DefaultPrefix]. A "{...}" in it would be the
+	// hash tag of all keys and put them in one cluster slot.
+	Prefix string
+}
+
+// Store is a store in Redis. Make it with [New] or [Open]. It is safe for concurrent
+// use.
+type Store struct {
+	client  redis.UniversalClient
+	owned   bool
+	prefix  string
+	scripts scripts
+}
+
+// New makes a store on a client of yours: *redis.Client, *redis.ClusterClient or
+// *redis.Ring. It sends nothing, so Redis may be away. At most one Options is used.
+//
+// A deadline of the context bounds a decision only if the client was made with
+// ContextTimeoutEnabled; otherwise its ReadTimeout does, 3 s unless set.
+func New(client redis.UniversalClient, options ...Options) *Store {
+	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua)}
+	for _, o := range options {
+		if o.Prefix != "" {
+			s.prefix = o.Prefix
+		}
+	}
+	return s
+}
+
+// Open makes a store with a client of its own for a Redis URL such as
+// redis://user:password@host:6379/0, rediss://... for TLS, or unix://... for a socket.
+// It sends nothing, so Redis may be away. Settings that the URL does not name are made
+// for deciding while a request waits: a context's deadline is honoured, dialling takes
+// at most 1 s and is tried once, a read or write 500 ms, waiting for a connection
+// 500 ms. Close it in the end.
+func Open(url string, options ...Options) (*Store, error) {
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		// The parser's error may repeat the URL, and that holds a password.
+		return nil, errors.New("ratelimit: redisstore: not a Redis URL, want redis://[user:password@]host:port/db")
+	}
+	o.ContextTimeoutEnabled = true
+	o.DialerRetries = 1
+	setDefault(&o.DialTimeout, time.Second)
+	setDefault(&o.ReadTimeout, 500*time.Millisecond)
+	setDefault(&o.WriteTimeout, 500*time.Millisecond)
+	setDefault(&o.PoolTimeout, 500*time.Millisecond)
+	s := New(redis.NewClient(o), options...)
+	s.owned = true
+	return s, nil
+}
+
+// Close closes the client that [Open] made. On a store from [New] it does nothing: that
+// client is yours. Closing twice is fine.
+func (s *Store) Close() error {
+	if !s.owned {
+		return nil
+	}
+	if err := s.client.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// Take decides the charges as one unit: every charge admits and is counted, or none is.
+//
+// When the context ends or the connection breaks after the script was sent, Take
+// returns an error although the charges may have been counted.
+func (s *Store) Take(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision) error {
+	return s.decide(ctx, charges, decisions, true)
+}
+
+// Peek decides as Take would, and counts nothing.
+func (s *Store) Peek(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision) error {
+	return s.decide(ctx, charges, decisions, false)
+}
+
+// Settle gives units back (negative Cost) or charges more (positive), never refusing.
+// After an error the charges may have been settled.
+func (s *Store) Settle(ctx context.Context, charges []algorithms.Charge) error {
+	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
+		return err
+	}
+	_, err := s.scripts.takeAll.run(ctx, s.client, s.arguments("settle", charges))
+	return wrap(err)
+}
+
+// Reset forgets the counters of the charges.
+func (s *Store) Reset(ctx context.Context, charges []algorithms.Charge) error {
+	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
+		return err
+	}
+	names := make([]string, len(charges))
+	for i := range charges {
+		names[i] = s.name(&charges[i])
+	}
+	return wrap(s.client.Del(ctx, names...).Err())
+}
+
+func (s *Store) check(ctx context.Context, charges []algorithms.Charge) error {
+	if s.client == nil {
+		return errors.New("ratelimit: redisstore: New was given a nil client")
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return algorithms.CheckCounters(charges)
+}
+
+func (s *Store) decide(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, count bool) error {
+	if err := algorithms.Check(charges, decisions); err != nil {
+		return err
+	}
+	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
+		return err
+	}
+	var reply []int64
+	var err error
+	if len(charges) == 1 {
+		script := s.scripts.take[charges[0].Algorithm.Shape().Format]
+		reply, err = script.run(ctx, s.client, s.argumentsOfOne(&charges[0], count))
+	} else {
+		mode := "peek"
+		if count {
+			mode = "take"
+		}
+		reply, err = s.scripts.takeAll.run(ctx, s.client, s.arguments(mode, charges))
+	}
+	if err != nil {
+		return wrap(err)
+	}
+	return parse(reply, charges, decisions)
+}
+
+func (s *Store) argumentsOfOne(charge *algorithms.Charge, count bool) []any {
+	mode := 0
+	if count {
+		mode = 1
+	}
+	p := charge.Algorithm.Parameters()
+	return []any{1, s.name(charge), mode, charge.Cost, p[0], p[1], p[2]}
+}
+
+func (s *Store) arguments(mode string, charges []algorithms.Charge) []any {
+	args := make([]any, 0, 2+6*len(charges))
+	args = append(args, len(charges))
+	for i := range charges {
+		args = append(args, s.name(&charges[i]))
+	}
+	args = append(args, mode)
+	for i := range charges {
+		a := charges[i].Algorithm
+		p := a.Parameters()
+		args = append(args, a.Shape().Format, charges[i].Cost, p[0], p[1], p[2])
+	}
+	return args
+}
+
+// maxKey is the longest charge key that stands in a Redis key as it is.
+const maxKey = 200
+
+// name is the Redis key of a counter.
+func (s *Store) name(charge *algorithms.Charge) string {
+	name := make([]byte, 0, len(s.prefix)+min(len(charge.Key), maxKey)+24)
+	name = append(name, s.prefix...)
+	if len(charge.Key) > maxKey {
+		sum := sha256.Sum256([]byte(charge.Key))
+		name = append(name, "sha256:"...)
+		name = base64.RawURLEncoding.AppendEncode(name, sum[:])
+	} else {
+		name = append(name, charge.Key...)
+	}
+	shape := charge.Algorithm.Shape()
+	name = append(name, ':')
+	name = append(name, shape.Format...)
+	switch window := shape.Window; {
+	case window == 0:
+	case window%time.Second == 0:
+		name = append(name, ':')
+		name = strconv.AppendInt(name, int64(window/time.Second), 10)
+		name = append(name, 's')
+	default:
+		name = append(name, ':')
+		name = strconv.AppendInt(name, window.Microseconds(), 10)
+		name = append(name, "us"...)
+	}
+	return string(name)
+}
+
+func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.Decision) error {
+	if len(reply) != 5*len(charges) {
+		return fmt.Errorf("ratelimit: redisstore: %d numbers in reply to %d charges, want %d; is another version's script running?",
+			len(reply), len(charges), 5*len(charges))
+	}
+	for i := range charges {
+		r := reply[5*i:]
+		decisions[i] = algorithms.Decision{
+			Allowed:    r[0] == 1,
+			Limit:      charges[i].Algorithm.Parameters()[0],
+			Remaining:  r[1],
+			ResetAfter: micros(r[2]),
+			RetryAfter: micros(r[3]),
+			Delay:      micros(r[4]),
+		}
+		if r[3] < 0 {
+			decisions[i].RetryAfter = algorithms.Never
+		}
+	}
+	return nil
+}
+
+func wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("ratelimit: redisstore: %w", err)
+}
+
+func setDefault(d *time.Duration, to time.Duration) {
+	if *d == 0 {
+		*d = to
+	}
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
