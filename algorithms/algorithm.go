@@ -77,11 +77,12 @@ type Decision struct {
 
 // Shape is what a counter depends on besides its key. A rule goes on counting where
 // a rule of the same shape left off; a different shape is a different counter. So a
-// changed Limit or Capacity keeps the count, a changed Window starts anew.
+// changed Limit, Capacity, Refill or Rate keeps the count; a changed Window or Per
+// starts anew.
 type Shape struct {
 	// Format names the rule and the version of its stored state, such as "sw1".
 	Format string
-	// Window is the length of the window, 0 for buckets.
+	// Window is the Window of a window rule, the Per of a bucket.
 	Window time.Duration
 }
 

@@ -43,9 +43,9 @@ func (a LeakyBucket) String() string {
 	return fmt.Sprintf("%d queued, draining %d per %v (leaky bucket)", a.Capacity, a.Rate, a.Per)
 }
 
-// Shape implements [Algorithm]: any leaky bucket goes on from any other. When the rate
-// changes, a unit partly drained counts as not drained.
-func (a LeakyBucket) Shape() Shape { return Shape{Format: "lb1"} }
+// Shape implements [Algorithm]: Per. A bucket with another Rate or Capacity goes on
+// from what is in it; a unit partly drained at another rate may count as not drained.
+func (a LeakyBucket) Shape() Shape { return Shape{"lb1", a.Per} }
 
 // Parameters implements [Algorithm]: capacity, parts drained a microsecond, parts a unit.
 func (a LeakyBucket) Parameters() [3]int64 {

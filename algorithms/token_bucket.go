@@ -46,9 +46,9 @@ func (a TokenBucket) String() string {
 	return fmt.Sprintf("%d at once, refilling %d per %v (token bucket)", a.Capacity, a.Refill, a.Per)
 }
 
-// Shape implements [Algorithm]: any token bucket goes on from any other. When the
-// rate changes, a token partly earned counts as not earned.
-func (a TokenBucket) Shape() Shape { return Shape{Format: "tb1"} }
+// Shape implements [Algorithm]: Per. A bucket with another Refill or Capacity goes on
+// from what is in it; a token partly earned at another rate may count as not earned.
+func (a TokenBucket) Shape() Shape { return Shape{"tb1", a.Per} }
 
 // Parameters implements [Algorithm]: capacity, parts refilled a microsecond, parts a token.
 func (a TokenBucket) Parameters() [3]int64 {

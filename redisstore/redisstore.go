@@ -217,15 +217,12 @@ func (s *Store) name(charge *algorithms.Charge) string {
 	shape := charge.Algorithm.Shape()
 	name = append(name, ':')
 	name = append(name, shape.Format...)
-	switch window := shape.Window; {
-	case window == 0:
-	case window%time.Second == 0:
-		name = append(name, ':')
-		name = strconv.AppendInt(name, int64(window/time.Second), 10)
+	name = append(name, ':')
+	if shape.Window%time.Second == 0 {
+		name = strconv.AppendInt(name, int64(shape.Window/time.Second), 10)
 		name = append(name, 's')
-	default:
-		name = append(name, ':')
-		name = strconv.AppendInt(name, window.Microseconds(), 10)
+	} else {
+		name = strconv.AppendInt(name, shape.Window.Microseconds(), 10)
 		name = append(name, "us"...)
 	}
 	return string(name)
