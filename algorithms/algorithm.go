@@ -57,6 +57,8 @@ type Algorithm interface {
 // Decision is the answer to one charge. The durations are whole microseconds and
 // rounded up: at now+RetryAfter, not a microsecond earlier, the request passes.
 type Decision struct {
+	// At is when it was decided, by the store's clock.
+	At time.Time
 	// Allowed says whether the rule admits the request.
 	Allowed bool
 	// Limit is the most units the key can have at once: the limit of a window, the
@@ -140,6 +142,11 @@ const (
 
 func ceilDiv(a, b int64) int64 {
 	return (a + b - 1) / b
+}
+
+// decision begins the answer of a step at now.
+func decision(now, limit int64) Decision {
+	return Decision{At: time.UnixMicro(now).UTC(), Limit: limit}
 }
 
 func micros(n int64) time.Duration {

@@ -55,7 +55,7 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 	s, _ = roll(s, now, window)
 	s.Previous = 0
 
-	d := Decision{Limit: limit}
+	d := decision(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never

@@ -87,7 +87,7 @@ func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
 	out := r.call(r.step, 8, args...)
 	n := func(i int) int64 { return int64(out[i].(lua.LNumber)) }
 	d := Decision{
-		Allowed: n(0) == 1, Limit: a.Parameters()[0], Remaining: n(1),
+		At: time.UnixMicro(now).UTC(), Allowed: n(0) == 1, Limit: a.Parameters()[0], Remaining: n(1),
 		ResetAfter: micros(n(2)), RetryAfter: micros(n(3)), Delay: micros(n(4)),
 	}
 	if n(3) == -1 {

@@ -71,7 +71,7 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	overlap := s.Previous * (window - elapsed)
 	room := limit - s.Used
 
-	d := Decision{Limit: limit}
+	d := decision(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never

@@ -63,7 +63,7 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 	at := max(now, s.At)
 	used := s.Used - s.Previous
 
-	d := Decision{Limit: limit}
+	d := decision(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never

@@ -96,7 +96,7 @@ func drain(s State, now, capacity, refill, unit int64) State {
 // fill decides on a state that was drained at now.
 func fill(s State, now, cost, capacity, refill, unit int64) (State, Decision) {
 	ahead := s.At - now
-	d := Decision{Limit: capacity}
+	d := decision(now, capacity)
 	switch {
 	case cost > capacity:
 		d.RetryAfter = Never

@@ -229,13 +229,15 @@ func (s *Store) name(charge *algorithms.Charge) string {
 }
 
 func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.Decision) error {
-	if len(reply) != 5*len(charges) {
-		return fmt.Errorf("ratelimit: redisstore: %d numbers in reply to %d charges, want %d; is another version's script running?",
-			len(reply), len(charges), 5*len(charges))
+	if want := 1 + 5*len(charges); len(reply) != want {
+		return fmt.Errorf("ratelimit: redisstore: %d numbers in reply to %d charges, want %d; does a proxy rewrite replies?",
+			len(reply), len(charges), want)
 	}
+	at := time.UnixMicro(reply[0]).UTC()
 	for i := range charges {
-		r := reply[5*i:]
+		r := reply[1+5*i:]
 		decisions[i] = algorithms.Decision{
+			At:         at,
 			Allowed:    r[0] == 1,
 			Limit:      charges[i].Algorithm.Parameters()[0],
 			Remaining:  r[1],

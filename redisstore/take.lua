@@ -1,6 +1,6 @@
 -- One charge. KEYS[1]: its counter. ARGV: 1 to count what is admitted or 0 to look,
 -- cost, the rule's three parameters.
--- Reply: allowed (1, 0), remaining, reset, retry (-1: never), delay.
+-- Reply: now, allowed (1, 0), remaining, reset, retry (-1: never), delay.
 
 local cost = tonumber(ARGV[2])
 local at, used, extra = read(KEYS[1])
@@ -11,4 +11,4 @@ local allowed, remaining, reset, retry, delay, new_at, new_used, new_extra =
 if ARGV[1] == '1' and reset > 0 and (allowed == 1 and cost > 0 or new_at < at) then
   write(KEYS[1], ttl(reset), new_at, new_used, new_extra)
 end
-return { allowed, remaining, reset, retry, delay }
+return { now, allowed, remaining, reset, retry, delay }

@@ -1,6 +1,7 @@
 -- Several charges as one unit: all are counted or none. KEYS: their counters, all
 -- different. ARGV: "take", "peek" or "settle", then for each key its format, cost and
--- three parameters. Reply: as take.lua, for each key in turn; empty after "settle".
+-- three parameters. Reply: now, then what follows it in take.lua for each key in turn;
+-- empty after "settle".
 
 local mode = ARGV[1]
 
@@ -40,7 +41,7 @@ for i = 1, #KEYS do
   all_allowed = all_allowed and decisions[i].allowed == 1
 end
 
-local reply = {}
+local reply = { now }
 for i = 1, #KEYS do
   local d = decisions[i]
   if not all_allowed and d.allowed == 1 then
@@ -52,7 +53,7 @@ for i = 1, #KEYS do
   if mode == 'take' and d.reset > 0 and (counted or d.at < d.before) then
     d.rule.write(KEYS[i], ttl(d.reset), d.at, d.used, d.extra)
   end
-  reply[5 * i - 4], reply[5 * i - 3], reply[5 * i - 2] = d.allowed, d.remaining, d.reset
-  reply[5 * i - 1], reply[5 * i] = d.retry, d.delay
+  reply[5 * i - 3], reply[5 * i - 2], reply[5 * i - 1] = d.allowed, d.remaining, d.reset
+  reply[5 * i], reply[5 * i + 1] = d.retry, d.delay
 end
 return reply

@@ -121,7 +121,7 @@ func (m *Model) decide(charge algorithms.Charge, now int64) algorithms.Decision 
 		return used.Add(used, whole(charge.Cost)).Cmp(whole(limit)) <= 0
 	}
 
-	d := algorithms.Decision{Limit: limit, Allowed: fits(now)}
+	d := algorithms.Decision{At: time.UnixMicro(now).UTC(), Limit: limit, Allowed: fits(now)}
 	used := c.used(a, now)
 	if d.Allowed {
 		if _, ok := a.(algorithms.LeakyBucket); ok {

@@ -1,0 +1,264 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
+)
+
+// Config says who is counted, against what, and what happens then. It is read once, by
+// [New]; changing it later changes nothing.
+type Config struct {
+	_ [0]func() // field names are required in literals
+
+	// Store holds the counters. Required: redisstore.New or redisstore.Open for a
+	// service of several instances, memstore.New for one.
+	Store Store
+	// Key says who is asking. Required. A request whose Key comes back zero is counted
+	// under one anonymous key that all such requests share.
+	Key KeyFunc
+	// Policies are the cost classes. At least one.
+	Policies []Policy
+	// Routes names the policies of each route, for [Limiter.Handler].
+	Routes Routes
+	// Default names the policy of every request that no route matches, unknown paths
+	// included, or is [Unlimited]. It may be empty only when there is one policy,
+	// which then is the default.
+	Default string
+	// Failure is what happens while the Store can't decide; the zero value is
+	// [FailLocal].
+	Failure FailureMode
+	// Timeout bounds how long a request waits for the Store; 0 means 100 ms, negative
+	// means no bound but the request's own. Whichever deadline is earlier counts. The
+	// in-process store never waits.
+	Timeout time.Duration
+	// Skip names requests that pass uncounted and without headers, such as health
+	// checks from a known network. nil skips none. Never decide it by something a
+	// client can write.
+	Skip func(*http.Request) bool
+	// Refused answers a refused request instead of the built-in answer. The headers
+	// are already set. See [Refusal].
+	Refused func(http.ResponseWriter, *http.Request, Refusal)
+	// Hooks are told what was decided.
+	Hooks Hooks
+	// HashKey keys the hash that stands for identities which are secret, long or hold
+	// unusual bytes. Give every instance the same 32 random bytes; changing them
+	// starts those counters anew. Empty hashes without a secret.
+	HashKey []byte
+	// Logger receives store failures. nil means slog.Default().
+	Logger *slog.Logger
+}
+
+const (
+	defaultTimeout = 100 * time.Millisecond
+	maxName        = 64
+)
+
+// compiled is a checked Config in the form that requests use. It never changes.
+type compiled struct {
+	Config
+	policies map[string]*policy
+	quotas   []*quota
+	table    table
+	class    *class // of Default; nil for Unlimited
+}
+
+// compile checks the Config and returns every mistake in it, joined.
+func (c Config) compile() (*compiled, error) {
+	var mistakes []error
+	mistake := func(path string, value any, reason string) {
+		mistakes = append(mistakes, &ConfigError{path, value, reason})
+	}
+
+	if isNil(c.Store) {
+		mistake("Store", nil, "is required: redisstore.New(rdb), or memstore.New(memstore.Config{}) for a single instance")
+	}
+	if c.Key == nil {
+		mistake("Key", nil, "is required: who is counted, such as ratelimit.FirstOf(ratelimit.APIKey(lookup), ratelimit.ClientIP())")
+	}
+	if !c.Failure.valid() {
+		mistake("Failure", int(c.Failure), "must be FailLocal, FailOpen or FailClosed")
+	}
+
+	out := &compiled{Config: c}
+	out.quotas, out.policies = compilePolicies(c.Policies, mistake)
+	out.table = newTable(c.Routes, out.policies, mistake)
+	out.class = compileDefault(c, out.policies, mistake)
+
+	if out.Timeout == 0 {
+		out.Timeout = defaultTimeout
+	}
+	if out.Logger == nil {
+		out.Logger = slog.Default()
+	}
+	out.HashKey = slices.Clone(c.HashKey)
+	return out, errors.Join(mistakes...)
+}
+
+func compileDefault(c Config, policies map[string]*policy, mistake func(string, any, string)) *class {
+	name := c.Default
+	switch {
+	case name == Unlimited:
+		return nil
+	case name == "" && len(c.Policies) == 1:
+		name = c.Policies[0].Name
+	case name == "":
+		mistake("Default", nil, fmt.Sprintf("is required with several policies: the one for requests that no route matches, or ratelimit.Unlimited (%q)", Unlimited))
+		return nil
+	}
+	p, ok := policies[name]
+	if !ok {
+		if c.Default != "" {
+			mistake("Default", name, fmt.Sprintf("must name one of the Policies, or be %q", Unlimited))
+		}
+		return nil
+	}
+	return newClass([]*policy{p})
+}
+
+func compilePolicies(policies []Policy, mistake func(string, any, string)) ([]*quota, map[string]*policy) {
+	if len(policies) == 0 {
+		mistake("Policies", nil, "must hold at least one policy")
+	}
+	byName := make(map[string]*policy)
+	byQuota := make(map[string]*quota)
+	stated := make(map[*quota]string) // which policy states the limits
+	var quotas []*quota
+
+	for i, p := range policies {
+		path := policyPath(i, p)
+		if why := badName(p.Name); why != "" {
+			mistake(path+".Name", p.Name, why)
+		}
+		if _, twice := byName[p.Name]; twice {
+			mistake(path+".Name", p.Name, "must be the name of one policy only")
+		}
+		if p.Cost < 0 {
+			mistake(path+".Cost", p.Cost, "must be >= 0 (0 means 1)")
+		}
+		name := p.Quota
+		if name == "" {
+			name = p.Name
+		} else if why := badName(name); why != "" {
+			mistake(path+".Quota", name, why)
+		}
+		q, ok := byQuota[name]
+		if !ok {
+			q = &quota{name: name}
+			byQuota[name] = q
+			quotas = append(quotas, q)
+		}
+		byName[p.Name] = &policy{name: p.Name, quota: q, cost: max(1, p.Cost)}
+
+		if len(p.Limits) == 0 && len(p.Tiers) == 0 {
+			continue
+		}
+		if other, ok := stated[q]; ok {
+			mistake(path+".Limits", nil, fmt.Sprintf("must be left out: %s already states the limits of quota %q", other, name))
+			continue
+		}
+		stated[q] = path
+		q.limits, q.tiers = slices.Clone(p.Limits), make(map[string]Limits)
+		checkLimits(path+".Limits", p.Limits, mistake)
+		for tier, limits := range p.Tiers {
+			q.tiers[tier] = slices.Clone(limits)
+			checkLimits(fmt.Sprintf("%s.Tiers[%q]", path, tier), limits, mistake)
+		}
+	}
+
+	for i, p := range policies {
+		q := byName[p.Name].quota
+		if _, ok := stated[q]; !ok {
+			mistake(policyPath(i, p)+".Limits", nil, "is required: a limit and its window, such as algorithms.SlidingWindowCounter{Limit: 100, Window: time.Minute}")
+			continue
+		}
+		checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
+	}
+	return quotas, byName
+}
+
+func policyPath(i int, p Policy) string {
+	if p.Name == "" {
+		return fmt.Sprintf("Policies[%d]", i)
+	}
+	return fmt.Sprintf("Policies[%q]", p.Name)
+}
+
+func checkLimits(path string, limits Limits, mistake func(string, any, string)) {
+	if len(limits) == 0 {
+		mistake(path, nil, "must hold at least one limit")
+	}
+	for i, a := range limits {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if a == nil {
+			mistake(at, nil, "must be a rule, not nil")
+			continue
+		}
+		for _, err := range unjoin(a.Validate()) {
+			var field *algorithms.FieldError
+			if errors.As(err, &field) {
+				mistake(at+"."+field.Field, field.Value, field.Reason)
+			}
+		}
+		for j := range i {
+			if limits[j] != nil && limits[j].Shape() == a.Shape() {
+				mistake(at, a.String(), fmt.Sprintf("must not share a counter with [%d]: give it another window or algorithm", j))
+			}
+		}
+	}
+}
+
+// checkCost refuses a cost that some key could never pay.
+func checkCost(path string, cost int64, q *quota, mistake func(string, any, string)) {
+	check := func(whose string, limits Limits) {
+		for _, a := range limits {
+			if a == nil || a.Validate() != nil {
+				continue
+			}
+			if most := a.Parameters()[0]; cost > most {
+				mistake(path, cost, fmt.Sprintf("must be <= %d, or %swould never be admitted: %v", most, whose, a))
+			}
+		}
+	}
+	check("it ", q.limits)
+	for tier, limits := range q.tiers {
+		check(fmt.Sprintf("tier %q ", tier), limits)
+	}
+}
+
+func badName(name string) string {
+	const charset = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+	switch {
+	case name == Unlimited:
+		return "must not be a reserved name"
+	case name == "" || len(name) > maxName || strings.Trim(name, charset) != "":
+		return "must be 1 to 64 of A-Z a-z 0-9 _ . -"
+	}
+	return ""
+}
+
+// isNil also finds a nil pointer in an interface, the usual way to pass no store.
+func isNil(store Store) bool {
+	if store == nil {
+		return true
+	}
+	v := reflect.ValueOf(store)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+func unjoin(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}

@@ -1,0 +1,239 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/seed-601ed181/ratelimit"
+	"github.com/seed-601ed181/ratelimit/algorithms"
+	"github.com/seed-601ed181/ratelimit/memstore"
+)
+
+// accounts stands for the database of API keys.
+func accounts(_ context.Context, apiKey string) (ratelimit.Key, error) {
+	if apiKey == "k-alice" {
+		return ratelimit.Key{ID: "alice"}, nil
+	}
+	return ratelimit.Key{}, nil
+}
+
+var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+
+// exampleClock stands still, so that the examples print the same each time.
+func exampleClock() time.Time { return time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC) }
+
+func exampleStore() ratelimit.Store { return memstore.New(memstore.Config{Clock: exampleClock}) }
+
+// show sends a request and prints the answer's status and rate limit headers.
+func show(h http.Handler, method, target string, header ...string) {
+	r := httptest.NewRequest(method, target, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	fmt.Printf("%s %s: %d", method, target, w.Code)
+	if limit := w.Header().Get("X-RateLimit-Limit"); limit != "" {
+		fmt.Printf(", %s of %s left", w.Header().Get("X-RateLimit-Remaining"), limit)
+	}
+	if wait := w.Header().Get("Retry-After"); wait != "" {
+		fmt.Printf(", retry after %s s", wait)
+	}
+	fmt.Println()
+}
+
+// The whole router of chi, with a policy for each class of routes. Search draws on the
+// same quota as everything else and costs five times as much.
+func Example_chi() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(), // redisstore.New(rdb) when there are several instances
+		Key:   ratelimit.FirstOf(ratelimit.APIKey(accounts), ratelimit.ClientIP()),
+		Policies: []ratelimit.Policy{
+			{Name: "read", Limits: ratelimit.Limits{algorithms.SlidingWindowCounter{Limit: 100, Window: time.Minute}}},
+			{Name: "search", Quota: "read", Cost: 5},
+		},
+		Routes: ratelimit.Routes{
+			"GET /search":  {"search"},
+			"GET /healthz": {}, // never limited
+		},
+		Default: "read",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := chi.NewRouter()
+	r.Use(limiter.Handler)
+	r.Get("/items/{id}", ok)
+	r.Get("/search", ok)
+	r.Get("/healthz", ok)
+
+	show(r, "GET", "/items/1", "X-API-Key", "k-alice")
+	show(r, "GET", "/search", "X-API-Key", "k-alice")
+	show(r, "GET", "/items/2", "X-API-Key", "k-alice")
+	show(r, "GET", "/items/2")
+	show(r, "GET", "/healthz")
+	// Output:
+	// GET /items/1: 200, 99 of 100 left
+	// GET /search: 200, 94 of 100 left
+	// GET /items/2: 200, 93 of 100 left
+	// GET /items/2: 200, 99 of 100 left
+	// GET /healthz: 200
+}
+
+// The policy stated at the route, on the standard mux.
+func ExampleLimiter_For() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(),
+		Policies: []ratelimit.Policy{
+			{Name: "login", Limits: ratelimit.Limits{algorithms.SlidingWindowLog{Limit: 2, Window: time.Minute}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /login", limiter.For("login")(ok))
+	mux.Handle("GET /", ok)
+
+	for range 3 {
+		show(mux, "POST", "/login")
+	}
+	show(mux, "GET", "/")
+	// Output:
+	// POST /login: 200, 1 of 2 left
+	// POST /login: 200, 0 of 2 left
+	// POST /login: 429, 0 of 2 left, retry after 60 s
+	// GET /: 200
+}
+
+// A custom key extractor is a plain function. This one counts by tenant, which the
+// authentication has put into the context.
+func ExampleKeyFunc() {
+	type tenantKey struct{}
+	tenant := func(r *http.Request) (ratelimit.Key, error) {
+		id, _ := r.Context().Value(tenantKey{}).(string)
+		return ratelimit.Key{Kind: "tenant", ID: id}, nil // an empty ID means nobody
+	}
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.FirstOf(tenant, ratelimit.ClientIP()),
+		Policies: []ratelimit.Policy{
+			{Name: "api", Limits: ratelimit.Limits{algorithms.SlidingWindowCounter{Limit: 10, Window: time.Second}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	authenticate := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tenantKey{}, r.Header.Get("Tenant"))))
+		})
+	}
+	h := authenticate(limiter.Handler(ok)) // the limiter inside the authentication
+
+	show(h, "GET", "/a", "Tenant", "acme")
+	show(h, "GET", "/b", "Tenant", "acme")
+	show(h, "GET", "/a", "Tenant", "umbrella")
+	// Output:
+	// GET /a: 200, 9 of 10 left
+	// GET /b: 200, 8 of 10 left
+	// GET /a: 200, 9 of 10 left
+}
+
+// A token bucket on the route where clients send batches: twenty at once, then one a
+// second.
+func Example_tokenBucket() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(),
+		Policies: []ratelimit.Policy{
+			{Name: "read", Limits: ratelimit.Limits{algorithms.SlidingWindowCounter{Limit: 100, Window: time.Minute}}},
+			{Name: "export", Limits: ratelimit.Limits{algorithms.TokenBucket{Capacity: 20, Refill: 1, Per: time.Second}}},
+		},
+		Routes:  ratelimit.Routes{"POST /exports": {"export"}},
+		Default: "read",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limiter.Handler(ok)
+	for range 19 {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/exports", nil))
+	}
+	show(h, "POST", "/exports")
+	show(h, "POST", "/exports")
+	show(h, "GET", "/exports")
+	// Output:
+	// POST /exports: 200, 0 of 20 left
+	// POST /exports: 429, 0 of 20 left, retry after 1 s
+	// GET /exports: 200, 99 of 100 left
+}
+
+// Outside HTTP: a queue worker asks before it sends a mail.
+func ExampleLimiter_Take() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(), // for HTTP; Take is told the key
+		Policies: []ratelimit.Policy{
+			{Name: "mail", Limits: ratelimit.Limits{
+				algorithms.TokenBucket{Capacity: 2, Refill: 10, Per: time.Minute},
+				algorithms.FixedWindow{Limit: 1000, Window: 24 * time.Hour},
+			}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, tenant := context.Background(), ratelimit.Key{Kind: "tenant", ID: "acme"}
+	for range 3 {
+		d, err := limiter.Take(ctx, tenant, "mail")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
+	}
+	// Output:
+	// true 1 0s
+	// true 0 0s
+	// false 0 6s
+}
+
+// This is the wrong way round: the limiter runs before the authentication and never
+// sees a user, so all of them share one anonymous key.
+func ExampleUserID_mountedOutsideAuthentication() {
+	type userKey struct{}
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key: ratelimit.UserID(func(ctx context.Context) string {
+			id, _ := ctx.Value(userKey{}).(string)
+			return id
+		}),
+		Policies: []ratelimit.Policy{
+			{Name: "api", Limits: ratelimit.Limits{algorithms.FixedWindow{Limit: 2, Window: time.Minute}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	authenticate := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, r.Header.Get("User"))))
+		})
+	}
+	h := limiter.Handler(authenticate(ok)) // wrong: authenticate(limiter.Handler(ok))
+
+	show(h, "GET", "/", "User", "ann")
+	show(h, "GET", "/", "User", "ben")
+	show(h, "GET", "/", "User", "cleo")
+	// Output:
+	// GET /: 200, 1 of 2 left
+	// GET /: 200, 0 of 2 left
+	// GET /: 429, 0 of 2 left, retry after 60 s
+}

@@ -1,0 +1,41 @@
+package ratelimit
+
+import (
+	"context"
+	"net/http"
+)
+
+// Hooks are functions told what the limiter did, for metrics and audit. Each may be
+// nil. They run on the request's goroutine, before the request goes on, and must be
+// fast and safe for concurrent use.
+type Hooks struct {
+	// Allowed and Refused are told every decision.
+	Allowed, Refused func(context.Context, Event)
+	// Failed is told each time the store couldn't decide or Config.Key returned an
+	// error. The context is the request's.
+	Failed func(context.Context, Event)
+}
+
+// Event is what happened to one request.
+type Event struct {
+	// Request is the request, nil outside HTTP. Hooks must not change it.
+	Request *http.Request
+	// Key is the identity as the store sees it, "user:42"; secrets are hashed.
+	Key string
+	// Policy is the policy whose decision this is: the tightest of those that apply.
+	Policy string
+	// Decision is its decision; zero when the store failed.
+	Decision Decision
+	// Err is what failed. It is for operators; it never reaches a client.
+	Err error
+}
+
+func (f Hooks) decided(ctx context.Context, event Event) {
+	hook := f.Allowed
+	if !event.Decision.Allowed {
+		hook = f.Refused
+	}
+	if hook != nil {
+		hook(ctx, event)
+	}
+}

@@ -1,0 +1,154 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// Key is an identity to count against. Kinds never share a namespace: the user
+// "10.0.0.1" is not the address 10.0.0.1. The zero Key means that nobody was found.
+type Key struct {
+	// Kind says what the ID is: "key", "user", "ip", or a word of yours.
+	Kind string
+	// ID names who it is, in any bytes. Long or unusual ones are hashed before they
+	// reach the store.
+	ID string
+	// Tier is the plan the identity is on, see Policy.Tiers. "" is the default plan.
+	Tier string
+	// Secret says that ID is a credential: only a keyed hash of it (Config.HashKey)
+	// leaves the process or reaches a hook.
+	Secret bool
+}
+
+// KeyFunc finds out who is asking. A zero Key says that it found nobody, and the next
+// of a chain is asked. An error is reported to Hooks.Failed and the log; the Key beside
+// it counts all the same. It runs on every request and must be safe for concurrent use.
+//
+// Never make a key of something a client can choose freely, such as an unverified API
+// key or User-Agent: each new value would be a fresh quota.
+type KeyFunc func(*http.Request) (Key, error)
+
+// FirstOf asks each function in turn and takes the first Key found. Errors on the way
+// are joined and returned beside it.
+func FirstOf(funcs ...KeyFunc) KeyFunc {
+	return func(r *http.Request) (Key, error) {
+		var errs error
+		for _, f := range funcs {
+			key, err := f(r)
+			errs = errors.Join(errs, err)
+			if key.ID != "" {
+				return key, errs
+			}
+		}
+		return Key{}, errs
+	}
+}
+
+// Lookup finds the identity behind an API key, usually in a database or a cache: its ID
+// (the account, not the key itself) and its Tier. The zero Key means that there is no
+// such API key. The Kind of the Key is set by [APIKey].
+type Lookup func(ctx context.Context, apiKey string) (Key, error)
+
+// maxCredential bounds what a client can make a Lookup work on.
+const maxCredential = 4096
+
+// APIKey finds the API key in the X-API-Key header or as Authorization: Bearer, asks
+// lookup whose it is, and counts against that identity, as kind "key". A key that
+// lookup doesn't know is no identity: the next of a [FirstOf] chain is asked.
+//
+// If the ID that lookup returns is the API key itself, only its keyed hash is used.
+func APIKey(lookup Lookup) KeyFunc {
+	return func(r *http.Request) (Key, error) {
+		var errs error
+		for _, credential := range [...]string{r.Header.Get("X-API-Key"), bearer(r.Header.Get("Authorization"))} {
+			if credential == "" || len(credential) > maxCredential {
+				continue
+			}
+			key, err := lookup(r.Context(), credential)
+			errs = errors.Join(errs, err)
+			if key.ID != "" && err == nil {
+				key.Kind = "key"
+				key.Secret = key.Secret || key.ID == credential
+				return key, errs
+			}
+		}
+		return Key{}, errs
+	}
+}
+
+// bearer returns the token of an Authorization header of scheme Bearer, "" otherwise.
+// The scheme is case-insensitive and one or more spaces follow it (RFC 9110, 11.4).
+func bearer(authorization string) string {
+	scheme, token, ok := strings.Cut(authorization, " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	token = strings.TrimLeft(token, " ")
+	if strings.ContainsAny(token, " \t,") {
+		return ""
+	}
+	return token
+}
+
+// UserID counts against the authenticated user, as kind "user". fromContext returns
+// the ID that your authentication put into the request's context, "" if there is none.
+// Mount the limiter inside the authentication, or it will never find a user.
+func UserID(fromContext func(context.Context) string) KeyFunc {
+	return By("user", func(r *http.Request) string { return fromContext(r.Context()) })
+}
+
+// By counts against what id returns, as the given kind; "" means nobody.
+func By(kind string, id func(*http.Request) string) KeyFunc {
+	return func(r *http.Request) (Key, error) {
+		if id := id(r); id != "" {
+			return Key{Kind: kind, ID: id}, nil
+		}
+		return Key{}, nil
+	}
+}
+
+// anonymous is who everybody is whom Config.Key doesn't find.
+var anonymous = Key{Kind: "anonymous", ID: "anonymous"}
+
+const (
+	maxPlainID   = 64
+	maxPlainKind = 32
+)
+
+// canonical is the identity as stores, hooks and logs see it: "user:42". Two different
+// keys never have the same; what is secret, long, or holds bytes that could confuse a
+// store or a log is replaced by a hash.
+func (k Key) canonical(hashKey []byte) string {
+	kind := k.Kind
+	plain := plainText(kind, maxPlainKind) && !strings.Contains(kind, ":")
+	if !plain {
+		kind = ""
+	}
+	if plain && !k.Secret && plainText(k.ID, maxPlainID) && k.ID[0] != '~' {
+		return kind + ":" + k.ID
+	}
+	mac := hmac.New(sha256.New, hashKey)
+	mac.Write([]byte(k.Kind))
+	mac.Write([]byte{0, byte(len(k.Kind) >> 8), byte(len(k.Kind))})
+	mac.Write([]byte(k.ID))
+	return kind + ":~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18])
+}
+
+// plainText says whether s can stand in a store's key as it is: printable ASCII
+// without spaces and without the braces of a hash tag.
+func plainText(s string, most int) bool {
+	if s == "" || len(s) > most {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || c == '{' || c == '}' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,139 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Refusal is why a request doesn't reach its handler. It is for Config.Refused, which
+// gets it with the headers already set: X-RateLimit-*, Retry-After unless waiting
+// would not help, and Cache-Control: no-store.
+//
+// A body written without WriteHeader goes out with Status.
+type Refusal struct {
+	// Status is 429, or 503 when the store could not decide under [FailClosed].
+	Status int
+	// Policy is the one that refused, "" with a 503.
+	Policy string
+	// Decision is its answer; zero with a 503.
+	Decision Decision
+	// RetryAfter is when to come back: Decision.RetryAfter, or 1 s with a 503.
+	RetryAfter time.Duration
+}
+
+// WriteTo writes the built-in answer: a problem document (RFC 9457), or plain text for a
+// client that prefers it by its Accept header.
+func (refusal Refusal) WriteTo(w http.ResponseWriter, r *http.Request) {
+	detail := refusal.detail()
+	contentType, body := "text/plain; charset=utf-8", detail+"\n"
+	if !prefersText(r.Header.Values("Accept")) {
+		problem, _ := json.Marshal(struct {
+			Type   string `json:"type"`
+			Title  string `json:"title"`
+			Status int    `json:"status"`
+			Detail string `json:"detail"`
+		}{"about:blank", http.StatusText(refusal.Status), refusal.Status, detail})
+		contentType, body = "application/problem+json", string(problem)+"\n"
+	}
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(refusal.Status)
+	_, _ = io.WriteString(w, body) // the client may be gone
+}
+
+// detail is for the client: it says nothing of keys, stores or errors.
+func (refusal Refusal) detail() string {
+	switch {
+	case refusal.Status == http.StatusServiceUnavailable:
+		return "The rate limit can't be checked right now. Try again in a second."
+	case refusal.Status != http.StatusTooManyRequests:
+		return http.StatusText(refusal.Status)
+	case refusal.RetryAfter == Never:
+		return "This request costs more than the rate limit ever allows. Waiting does not help."
+	default:
+		return fmt.Sprintf("Over the rate limit. Try again in %d s.", waitSeconds(refusal.RetryAfter))
+	}
+}
+
+// prefersText says whether the client would rather read text than JSON
+// (RFC 9110, 12.5.1). Without a preference it gets JSON.
+func prefersText(accept []string) bool {
+	var text, doc preference
+	for _, line := range accept {
+		for entry := range strings.SplitSeq(line, ",") {
+			mediaType, parameters, _ := strings.Cut(entry, ";")
+			q := quality(parameters)
+			switch mediaType = strings.ToLower(strings.TrimSpace(mediaType)); mediaType {
+			case "text/plain":
+				text.set(3, q)
+			case "text/*":
+				text.set(2, q)
+			case "application/problem+json", "application/json":
+				doc.set(3, q)
+			case "application/*":
+				doc.set(2, q)
+			case "*/*":
+				text.set(1, q)
+				doc.set(1, q)
+			}
+		}
+	}
+	return text.quality > doc.quality
+}
+
+// preference is the quality that the most specific entry gives.
+type preference struct {
+	specific int
+	quality  float64
+}
+
+func (p *preference) set(specific int, quality float64) {
+	if specific > p.specific || specific == p.specific && quality > p.quality {
+		p.specific, p.quality = specific, quality
+	}
+}
+
+func quality(parameters string) float64 {
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+		if strings.EqualFold(name, "q") {
+			if q, err := strconv.ParseFloat(value, 64); err == nil && q >= 0 && q <= 1 {
+				return q
+			}
+			return 0
+		}
+	}
+	return 1
+}
+
+// refusalWriter gives a body written without a status the status of the refusal.
+type refusalWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *refusalWriter) WriteHeader(status int) {
+	w.status = 0
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *refusalWriter) Write(b []byte) (int, error) {
+	w.writeStatus()
+	return w.ResponseWriter.Write(b)
+}
+
+// writeStatus writes the refusal's status if no other was.
+func (w *refusalWriter) writeStatus() {
+	if w.status != 0 {
+		w.WriteHeader(w.status)
+	}
+}
+
+func (w *refusalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
