@@ -22,19 +22,31 @@ const (
 )
 
 // announce sets the X-RateLimit-* headers: the limit, what is left of it, and, in
-// seconds of the Unix epoch by the store's clock, when the key is as good as new. If a limiter further out
-// has announced something tighter on a request that passes, that stays.
+// seconds of the Unix epoch by the store's clock, when the key is as good as new. If a
+// limiter further out has announced something tighter on a request that passes, that
+// stays.
 func announce(h http.Header, d Decision) {
 	remaining := max(0, min(d.Remaining, d.Limit, maxHeaderInteger))
-	if d.Allowed {
-		if set, err := strconv.ParseInt(h.Get(headerRemaining), 10, 64); err == nil && set < remaining {
+	if outer := h[headerRemaining]; len(outer) > 0 && d.Allowed {
+		if n, err := strconv.ParseInt(outer[0], 10, 64); err == nil && n < remaining {
 			return
 		}
 	}
 	reset := min(max(d.ResetAfter, 0), maxHeaderSeconds*time.Second)
-	h.Set(headerLimit, strconv.FormatInt(max(0, min(d.Limit, maxHeaderInteger)), 10))
-	h.Set(headerRemaining, strconv.FormatInt(remaining, 10))
-	h.Set(headerReset, strconv.FormatInt(ceilUnix(d.At.Add(reset)), 10))
+
+	// Three headers from two allocations: one text, cut in three, and one array. Both
+	// are made afresh, since handlers may keep or change what they find in the map.
+	var buffer [64]byte
+	text := strconv.AppendInt(buffer[:0], max(0, min(d.Limit, maxHeaderInteger)), 10)
+	limitEnd := len(text)
+	text = strconv.AppendInt(text, remaining, 10)
+	remainingEnd := len(text)
+	text = strconv.AppendInt(text, ceilUnix(d.At.Add(reset)), 10)
+	all := string(text)
+	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
+	h[headerLimit] = values[0:1:1]
+	h[headerRemaining] = values[1:2:2]
+	h[headerReset] = values[2:3:3]
 }
 
 // announceWait sets Retry-After, in whole seconds rounded up and at least 1

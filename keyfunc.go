@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -49,50 +50,33 @@ func FirstOf(funcs ...KeyFunc) KeyFunc {
 	}
 }
 
-// Lookup finds the identity behind an API key, usually in a database or a cache: its ID
-// (the account, not the key itself) and its Tier. The zero Key means that there is no
-// such API key. The Kind of the Key is set by [APIKey].
-type Lookup func(ctx context.Context, apiKey string) (Key, error)
-
-// maxCredential bounds what a client can make a Lookup work on.
-const maxCredential = 4096
-
-// APIKey finds the API key in the X-API-Key header or as Authorization: Bearer, asks
-// lookup whose it is, and counts against that identity, as kind "key". A key that
-// lookup doesn't know is no identity: the next of a [FirstOf] chain is asked.
-//
-// If the ID that lookup returns is the API key itself, only its keyed hash is used.
-func APIKey(lookup Lookup) KeyFunc {
+// Each counts against several identities at once, such as tenant and user: all of them
+// have to be found, or nobody is. Different parts never make the same key. The tier is
+// that of the first part that has one.
+func Each(funcs ...KeyFunc) KeyFunc {
 	return func(r *http.Request) (Key, error) {
+		var all Key
 		var errs error
-		for _, credential := range [...]string{r.Header.Get("X-API-Key"), bearer(r.Header.Get("Authorization"))} {
-			if credential == "" || len(credential) > maxCredential {
-				continue
-			}
-			key, err := lookup(r.Context(), credential)
+		for i, f := range funcs {
+			key, err := f(r)
 			errs = errors.Join(errs, err)
-			if key.ID != "" && err == nil {
-				key.Kind = "key"
-				key.Secret = key.Secret || key.ID == credential
-				return key, errs
+			if key.ID == "" {
+				return Key{}, errs
+			}
+			if i > 0 {
+				all.Kind += "+"
+				all.ID += "&"
+			}
+			// Escaped, a part holds neither separator.
+			all.Kind += url.QueryEscape(key.Kind)
+			all.ID += url.QueryEscape(key.ID)
+			all.Secret = all.Secret || key.Secret
+			if all.Tier == "" {
+				all.Tier = key.Tier
 			}
 		}
-		return Key{}, errs
+		return all, errs
 	}
-}
-
-// bearer returns the token of an Authorization header of scheme Bearer, "" otherwise.
-// The scheme is case-insensitive and one or more spaces follow it (RFC 9110, 11.4).
-func bearer(authorization string) string {
-	scheme, token, ok := strings.Cut(authorization, " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return ""
-	}
-	token = strings.TrimLeft(token, " ")
-	if strings.ContainsAny(token, " \t,") {
-		return ""
-	}
-	return token
 }
 
 // UserID counts against the authenticated user, as kind "user". fromContext returns

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -67,8 +68,8 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, class *class, ne
 
 	// Identify.
 	key, err := l.config.Key(r)
-	if err != nil {
-		l.failed(ctx, Event{Request: r, Err: fmt.Errorf("ratelimit: Config.Key: %w", err)})
+	if err != nil && l.keyFailed(w, r, err) {
+		return
 	}
 	identity := key.orAnonymous().canonical(l.config.HashKey)
 
@@ -88,13 +89,21 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, class *class, ne
 	// Announce, then answer.
 	announce(w.Header(), event.Decision)
 	if !event.Decision.Allowed {
-		l.refuse(w, r, Refusal{
-			Status: http.StatusTooManyRequests, Policy: event.Policy,
-			Decision: event.Decision, RetryAfter: event.Decision.RetryAfter,
-		})
+		l.refuse(w, r, overLimit(event.Policy, event.Decision))
 		return
 	}
 	next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// keyFailed handles an error of Config.Key and says whether it answered the request.
+func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, err error) (answered bool) {
+	if g := (*guessing)(nil); errors.As(err, &g) {
+		announce(w.Header(), g.Decision)
+		l.refuse(w, r, overLimit(g.Policy, g.Decision))
+		return true
+	}
+	l.failed(r.Context(), Event{Request: r, Err: fmt.Errorf("ratelimit: Config.Key: %w", err)})
+	return false
 }
 
 // serveUndecided answers a request that no store could decide, under FailLocal not even
@@ -119,13 +128,22 @@ func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, refusal Refusal
 	rw.writeStatus()
 }
 
-// passed remembers in the request's context what this limiter has charged it for.
+// passed is the context of a request that this limiter has charged for a class.
 type passed struct {
-	class *class
-	outer *passed
+	context.Context
+	limiter *Limiter
+	class   *class
+	outer   *passed
 }
 
 type passedKey struct{ *Limiter }
+
+func (p *passed) Value(key any) any {
+	if k, ok := key.(passedKey); ok && k.Limiter == p.limiter {
+		return p
+	}
+	return p.Context.Value(key)
+}
 
 // countOnce drops from the class what the request was charged for already, and notes
 // the rest. The class is nil when nothing is left.
@@ -137,5 +155,5 @@ func (l *Limiter) countOnce(ctx context.Context, c *class) (context.Context, *cl
 	if c == nil {
 		return ctx, nil
 	}
-	return context.WithValue(ctx, passedKey{l}, &passed{c, outer}), c
+	return &passed{ctx, l, c, outer}, c
 }

@@ -26,6 +26,10 @@ type Refusal struct {
 	RetryAfter time.Duration
 }
 
+func overLimit(policy string, d Decision) Refusal {
+	return Refusal{Status: http.StatusTooManyRequests, Policy: policy, Decision: d, RetryAfter: d.RetryAfter}
+}
+
 // WriteTo writes the built-in answer: a problem document (RFC 9457), or plain text for a
 // client that prefers it by its Accept header.
 func (refusal Refusal) WriteTo(w http.ResponseWriter, r *http.Request) {
