@@ -48,7 +48,7 @@ type Algorithm interface {
 	// clock was set back, and storing it keeps the key from being locked out.
 	Step(state State, now, cost int64) (State, Decision)
 	// Settle gives units back (negative) or charges more (positive), never refusing.
-	// Counts stop at zero and at the largest exact number.
+	// Counts stop at zero and at the largest exact number. The given state is used up.
 	Settle(state State, now, units int64) State
 
 	sealed()
@@ -104,6 +104,9 @@ type State struct {
 	Unit int64
 	// Log holds the entries of a sliding window log, oldest first.
 	Log []Entry
+	// Added is an entry that a step admitted. It comes after those in Log; whoever
+	// stores the state appends it, or leaves that to the next step.
+	Added Entry
 }
 
 // Entry is one admitted request in a sliding window log.
@@ -149,8 +152,10 @@ func decision(now, limit int64) Decision {
 	return Decision{At: time.UnixMicro(now).UTC(), Limit: limit}
 }
 
-func micros(n int64) time.Duration {
-	return time.Duration(n) * time.Microsecond
+// Microseconds is a duration of n microseconds, or of 2^53 if that is less: what a debt
+// of centuries comes to must not overflow.
+func Microseconds(n int64) time.Duration {
+	return time.Duration(min(n, maxExact)) * time.Microsecond
 }
 
 // checkWindow is the validation all window rules share.

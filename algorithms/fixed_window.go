@@ -60,7 +60,7 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 	case cost > limit:
 		d.RetryAfter = Never
 	case cost > limit-s.Used:
-		d.RetryAfter = micros(s.At + window - now)
+		d.RetryAfter = Microseconds(s.At + window - now)
 	default:
 		d.Allowed = true
 		s.Used += cost
@@ -68,7 +68,7 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 
 	d.Remaining = max(0, limit-s.Used)
 	if s.Used > 0 {
-		d.ResetAfter = micros(s.At + window - now)
+		d.ResetAfter = Microseconds(s.At + window - now)
 	}
 	return s, d
 }

@@ -59,7 +59,7 @@ func (a LeakyBucket) Step(s State, now, cost int64) (State, Decision) {
 	s = drain(s, now, a.Capacity, refill, unit)
 	var delay time.Duration
 	if s.Used > 0 {
-		delay = micros(s.At - now + ceilDiv(s.Used, refill))
+		delay = Microseconds(s.At - now + ceilDiv(s.Used, refill))
 	}
 	s, d := fill(s, now, cost, a.Capacity, refill, unit)
 	if d.Allowed {

@@ -88,7 +88,7 @@ func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
 	n := func(i int) int64 { return int64(out[i].(lua.LNumber)) }
 	d := Decision{
 		At: time.UnixMicro(now).UTC(), Allowed: n(0) == 1, Limit: a.Parameters()[0], Remaining: n(1),
-		ResetAfter: micros(n(2)), RetryAfter: micros(n(3)), Delay: micros(n(4)),
+		ResetAfter: Microseconds(n(2)), RetryAfter: Microseconds(n(3)), Delay: Microseconds(n(4)),
 	}
 	if n(3) == -1 {
 		d.RetryAfter = Never
@@ -102,7 +102,7 @@ func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
 func (r *luaRule) give(a Algorithm, now, units int64) time.Duration {
 	out := r.call(r.settle, 4, r.args(a, now, units)...)
 	r.store(out[1], out[2], out[3])
-	return micros(int64(out[0].(lua.LNumber)))
+	return Microseconds(int64(out[0].(lua.LNumber)))
 }
 
 // TestGoStepEqualsLuaStep runs the same random life of one key through both halves of
@@ -152,7 +152,7 @@ func drawRule(t *rapid.T, name string) Algorithm {
 	limit := rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 10_000), rapid.Int64Range(1, 100_000_000)).Draw(t, "limit")
 	window := rapid.OneOf(
 		rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour, 24 * time.Hour}),
-		rapid.Map(rapid.Int64Range(1000, 1e8), micros),
+		rapid.Map(rapid.Int64Range(1000, 1e8), Microseconds),
 	).Draw(t, "window")
 	var a Algorithm
 	switch name {

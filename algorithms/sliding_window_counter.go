@@ -78,9 +78,9 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	case cost > room:
 		// Only the next window can admit it, where what is now current weighs less
 		// with every microsecond.
-		d.RetryAfter = micros(s.At + 2*window - (limit-cost)*window/s.Used - now)
+		d.RetryAfter = Microseconds(s.At + 2*window - (limit-cost)*window/s.Used - now)
 	case overlap > (room-cost)*window:
-		d.RetryAfter = micros(s.At + window - (room-cost)*window/s.Previous - now)
+		d.RetryAfter = Microseconds(s.At + window - (room-cost)*window/s.Previous - now)
 	default:
 		d.Allowed = true
 		s.Used += cost
@@ -92,9 +92,9 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	}
 	switch {
 	case s.Used > 0:
-		d.ResetAfter = micros(s.At + 2*window - now)
+		d.ResetAfter = Microseconds(s.At + 2*window - now)
 	case s.Previous > 0:
-		d.ResetAfter = micros(s.At + window - now)
+		d.ResetAfter = Microseconds(s.At + window - now)
 	}
 	return s, d
 }

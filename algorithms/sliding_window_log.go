@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"sort"
 	"time"
 )
@@ -70,7 +69,7 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 	case used+cost > limit:
 		target := s.Previous + used + cost - limit
 		first := sort.Search(len(s.Log), func(i int) bool { return s.Log[i].Total >= target })
-		d.RetryAfter = micros(s.Log[first].At + window - now)
+		d.RetryAfter = Microseconds(s.Log[first].At + window - now)
 	default:
 		d.Allowed = true
 		if cost > 0 {
@@ -81,7 +80,7 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 
 	d.Remaining = max(0, limit-used)
 	if used > 0 {
-		d.ResetAfter = micros(s.At + window - now)
+		d.ResetAfter = Microseconds(s.At + window - now)
 	}
 	return s, d
 }
@@ -97,9 +96,8 @@ func (a SlidingWindowLog) Settle(s State, now, units int64) State {
 		return State{}
 	}
 	last := sort.Search(len(s.Log), func(i int) bool { return s.Log[i].Total >= s.Used })
-	s.Log = slices.Clone(s.Log[:last+1])
-	s.Log[last].Total = s.Used
 	s.At = s.Log[last].At
+	s.Log, s.Added = s.Log[:last], Entry{s.At, s.Used}
 	return s
 }
 
@@ -107,6 +105,9 @@ func (SlidingWindowLog) sealed() {}
 
 // forget drops the entries that are one window old at now.
 func forget(s State, now, window int64) State {
+	if s.Added != (Entry{}) {
+		s.Log, s.Added = append(s.Log, s.Added), Entry{}
+	}
 	if len(s.Log) == 0 {
 		return State{}
 	}
@@ -127,9 +128,10 @@ func forget(s State, now, window int64) State {
 	return s
 }
 
+// remember adds an entry to a state that forget has seen.
 func remember(s State, now, cost int64) State {
 	s.At = now
 	s.Used += cost
-	s.Log = append(s.Log, Entry{At: now, Total: s.Used})
+	s.Added = Entry{now, s.Used}
 	return s
 }

@@ -101,7 +101,7 @@ func fill(s State, now, cost, capacity, refill, unit int64) (State, Decision) {
 	case cost > capacity:
 		d.RetryAfter = Never
 	case s.Used > (capacity-cost)*unit:
-		d.RetryAfter = micros(ahead + ceilDiv(s.Used-(capacity-cost)*unit, refill))
+		d.RetryAfter = Microseconds(ahead + ceilDiv(s.Used-(capacity-cost)*unit, refill))
 	default:
 		d.Allowed = true
 		s.Used += cost * unit
@@ -109,7 +109,7 @@ func fill(s State, now, cost, capacity, refill, unit int64) (State, Decision) {
 
 	d.Remaining = max(0, capacity*unit-s.Used) / unit
 	if s.Used > 0 {
-		d.ResetAfter = micros(ahead + ceilDiv(s.Used, refill))
+		d.ResetAfter = Microseconds(ahead + ceilDiv(s.Used, refill))
 	}
 	return s, d
 }

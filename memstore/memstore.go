@@ -26,7 +26,8 @@ var ErrFull = errors.New("ratelimit: memstore: full of keys that are being limit
 // Config is the configuration of a [Store]. The zero Config is ready to use.
 type Config struct {
 	// MaxKeys is the most counters held, a counter being one key under one rule: about
-	// 60 bytes each. 0 means 1,000,000; negative means 1. At the cap a new counter
+	// 60 bytes each, and for a sliding window log some 130 more and 16 an entry. 0
+	// means 1,000,000; negative means 1. At the cap a new counter
 	// takes the place of the least used of a few others, see [ErrFull]. Counters
 	// spread over shards by hash, so the first may give way a little below the cap.
 	MaxKeys int
@@ -94,13 +95,16 @@ func (s *Store) Settle(_ context.Context, charges []algorithms.Charge) error {
 	var errs error
 	for i := range charges {
 		charge := &charges[i]
-		hash := s.hash(charge)
-		shard := s.shard(hash)
+		shard, hash := s.find(charge)
 		shard.mu.Lock()
 		state := charge.Algorithm.Settle(shard.load(hash), now, charge.Cost)
-		_, decision := charge.Algorithm.Step(state, now, 0)
-		if err := shard.store(hash, state, decision, now); err != nil {
+		state, decision := charge.Algorithm.Step(state, now, 0)
+		if decision.ResetAfter == 0 {
+			shard.forget(hash)
+		} else if err := shard.reserve(hash, now); err != nil {
 			errs = err
+		} else {
+			shard.store(hash, state, decision, now)
 		}
 		shard.mu.Unlock()
 	}
@@ -113,8 +117,7 @@ func (s *Store) Reset(_ context.Context, charges []algorithms.Charge) error {
 		return err
 	}
 	for i := range charges {
-		hash := s.hash(&charges[i])
-		shard := s.shard(hash)
+		shard, hash := s.find(&charges[i])
 		shard.mu.Lock()
 		shard.forget(hash)
 		shard.mu.Unlock()
@@ -157,8 +160,7 @@ func (s *Store) decide(ctx context.Context, charges []algorithms.Charge, decisio
 }
 
 func (s *Store) decideOne(charge *algorithms.Charge, decision *algorithms.Decision, now int64, write bool) error {
-	hash := s.hash(charge)
-	shard := s.shard(hash)
+	shard, hash := s.find(charge)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 
@@ -169,9 +171,11 @@ func (s *Store) decideOne(charge *algorithms.Charge, decision *algorithms.Decisi
 		return nil
 	}
 	if d.Allowed && charge.Cost > 0 || state.At < before.At {
-		return shard.store(hash, state, d, now)
-	}
-	if !d.Allowed {
+		if err := shard.reserve(hash, now); err != nil {
+			return err
+		}
+		shard.store(hash, state, d, now)
+	} else if !d.Allowed {
 		shard.markLimited(hash)
 	}
 	return nil
@@ -181,30 +185,28 @@ func (s *Store) decideOne(charge *algorithms.Charge, decision *algorithms.Decisi
 // read to the last write.
 func (s *Store) decideAll(charges []algorithms.Charge, decisions []algorithms.Decision, now int64, write bool) error {
 	var few [8]int
-	held := few[:0]
-	for i := range charges {
-		if n := s.shardNumber(s.hash(&charges[i])); !slices.Contains(held, n) {
-			held = append(held, n)
-		}
-	}
-	slices.Sort(held)
-	for _, n := range held {
-		s.shards[n].mu.Lock()
-		defer s.shards[n].mu.Unlock()
-	}
+	held := s.lock(charges, few[:0])
+	defer s.unlock(held)
 
+	var space [8]algorithms.State
+	states := space[:]
+	if len(charges) > len(space) {
+		states = make([]algorithms.State, len(charges))
+	}
 	allowed := true
-	var space [4]algorithms.State
-	states := append(space[:0], make([]algorithms.State, len(charges))...)
 	for i := range charges {
-		hash := s.hash(&charges[i])
-		states[i], decisions[i] = charges[i].Algorithm.Step(s.shard(hash).load(hash), now, charges[i].Cost)
+		shard, hash := s.find(&charges[i])
+		states[i], decisions[i] = charges[i].Algorithm.Step(shard.load(hash), now, charges[i].Cost)
 		allowed = allowed && decisions[i].Allowed
 	}
+	if allowed && write {
+		if err := s.reserveAll(charges, now); err != nil {
+			return err
+		}
+	}
 
 	for i := range charges {
-		hash := s.hash(&charges[i])
-		shard := s.shard(hash)
+		shard, hash := s.find(&charges[i])
 		if !allowed && decisions[i].Allowed {
 			// It would have passed: it stands as it stood.
 			states[i], decisions[i] = charges[i].Algorithm.Step(shard.load(hash), now, 0)
@@ -214,11 +216,47 @@ func (s *Store) decideAll(charges []algorithms.Charge, decisions []algorithms.De
 			continue
 		}
 		if allowed && charges[i].Cost > 0 || states[i].At < shard.load(hash).At {
-			if err := shard.store(hash, states[i], decisions[i], now); err != nil {
-				return err
-			}
+			shard.store(hash, states[i], decisions[i], now)
 		} else if !decisions[i].Allowed {
 			shard.markLimited(hash)
+		}
+	}
+	return nil
+}
+
+// lock locks the shards of all charges and returns their numbers.
+func (s *Store) lock(charges []algorithms.Charge, held []int) []int {
+	for i := range charges {
+		if n := s.shardNumber(s.hash(&charges[i])); !slices.Contains(held, n) {
+			held = append(held, n)
+		}
+	}
+	slices.Sort(held)
+	for _, n := range held {
+		s.shards[n].mu.Lock()
+	}
+	return held
+}
+
+func (s *Store) unlock(held []int) {
+	for _, n := range held {
+		s.shards[n].mu.Unlock()
+	}
+}
+
+// reserveAll makes room for all charges that will be stored, or for none.
+func (s *Store) reserveAll(charges []algorithms.Charge, now int64) error {
+	for i := range charges {
+		if charges[i].Cost == 0 {
+			continue
+		}
+		shard, hash := s.find(&charges[i])
+		if err := shard.reserve(hash, now); err != nil {
+			for j := range i {
+				shard, hash := s.find(&charges[j])
+				shard.release(hash)
+			}
+			return err
 		}
 	}
 	return nil
@@ -247,21 +285,26 @@ func (s *Store) hash(charge *algorithms.Charge) [2]uint64 {
 
 func (s *Store) shardNumber(hash [2]uint64) int { return int(hash[1]>>1) & (len(s.shards) - 1) }
 
+func (s *Store) find(charge *algorithms.Charge) (*shard, [2]uint64) {
+	hash := s.hash(charge)
+	return s.shard(hash), hash
+}
+
 func (s *Store) shard(hash [2]uint64) *shard { return &s.shards[s.shardNumber(hash)] }
 
-// sweepInPassing searches one shard when its turn has come, or more if time has passed
-// without requests.
+// sweepInPassing searches one shard when its turn has come, and a few more when time has
+// passed without requests.
 func (s *Store) sweepInPassing(now int64) {
+	turn := sweepEvery / int64(len(s.shards))
 	next := s.nextSweep.Load()
-	if now < next {
+	if now < next && next-now <= turn { // further ahead, the clock was set back
 		return
 	}
-	turn := sweepEvery / int64(len(s.shards))
 	if !s.nextSweep.CompareAndSwap(next, now+turn) {
 		return
 	}
-	turns := min(int64(len(s.shards)), 1+(now-next)/turn)
-	for range turns {
+	const most = 4
+	for range min(most, int64(len(s.shards)), 1+max(0, now-next)/turn) {
 		n := int(s.sweepShard.Add(1)) % len(s.shards)
 		s.shards[n].sweep(now)
 	}

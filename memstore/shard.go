@@ -1,6 +1,8 @@
 package memstore
 
 import (
+	"maps"
+	"math"
 	"math/bits"
 	"sync"
 
@@ -32,8 +34,11 @@ type slot struct {
 }
 
 const (
-	limited = 0x7f
-	logged  = 0x80
+	minSlots = 16
+
+	limited  = 0x7f
+	logged   = 0x80
+	reserved = math.MaxInt64 &^ logged // limited for ever
 )
 
 func (sl *slot) recovered(now int64) bool { return sl.until>>8 <= now }
@@ -58,18 +63,13 @@ func (s *shard) load(hash [2]uint64) algorithms.State {
 	return state
 }
 
-func (s *shard) store(hash [2]uint64, state algorithms.State, d algorithms.Decision, now int64) error {
+// store keeps the state for a key that has a slot, see reserve.
+func (s *shard) store(hash [2]uint64, state algorithms.State, d algorithms.Decision, now int64) {
 	if d.ResetAfter == 0 {
 		s.forget(hash)
-		return nil
+		return
 	}
-	i, ok := s.find(hash)
-	if !ok {
-		var err error
-		if i, err = s.insert(hash, now); err != nil {
-			return err
-		}
-	}
+	i, _ := s.find(hash)
 	sl := &s.slots[i]
 	sl.at, sl.used, sl.extra = state.At, state.Used, state.Previous-state.Unit
 	sl.until = (now + d.ResetAfter.Microseconds()) << 8
@@ -78,6 +78,9 @@ func (s *shard) store(hash [2]uint64, state algorithms.State, d algorithms.Decis
 	} else {
 		sl.until |= int64(float64(d.Limit-d.Remaining) / float64(d.Limit) * (limited - 1))
 	}
+	if state.Added != (algorithms.Entry{}) {
+		state.Log = append(state.Log, state.Added)
+	}
 	if state.Log != nil {
 		sl.until |= logged
 		if s.logs == nil {
@@ -85,7 +88,27 @@ func (s *shard) store(hash [2]uint64, state algorithms.State, d algorithms.Decis
 		}
 		s.logs[hash] = state.Log
 	}
-	return nil
+}
+
+// reserve makes sure that the key has a slot, so that storing it can't fail. Until it is
+// stored the slot is never taken to make room for another.
+func (s *shard) reserve(hash [2]uint64, now int64) error {
+	if i, ok := s.find(hash); ok {
+		s.slots[i].until = max(s.slots[i].until, (now+1)<<8) | limited
+		return nil
+	}
+	i, err := s.insert(hash, now)
+	if err == nil {
+		s.slots[i].until = reserved
+	}
+	return err
+}
+
+// release frees a slot that was reserved and not stored.
+func (s *shard) release(hash [2]uint64) {
+	if i, ok := s.find(hash); ok && s.slots[i].until == reserved {
+		s.remove(i)
+	}
 }
 
 // markLimited notes that the key is being refused, which keeps it from being forgotten.
@@ -113,7 +136,7 @@ func (s *shard) sweep(now int64) {
 		}
 		i++
 	}
-	if s.keys < before && s.keys < len(s.slots)/4 {
+	if s.keys < before && s.keys < len(s.slots)/4 && len(s.slots) > minSlots {
 		s.resize(s.keys * 3 / 2)
 	}
 }
@@ -192,8 +215,13 @@ func (s *shard) remove(i int) {
 }
 
 func (s *shard) resize(size int) {
+	if size < len(s.slots) {
+		logs := make(map[[2]uint64][]algorithms.Entry, len(s.logs)) // a map does not shrink
+		maps.Copy(logs, s.logs)
+		s.logs = logs
+	}
 	old := s.slots
-	s.slots = make([]slot, max(size, 16))
+	s.slots = make([]slot, max(size, minSlots))
 	for i := range old {
 		if old[i].hash[1] != 0 {
 			j, _ := s.find(old[i].hash)

@@ -241,9 +241,9 @@ func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.De
 			Allowed:    r[0] == 1,
 			Limit:      charges[i].Algorithm.Parameters()[0],
 			Remaining:  r[1],
-			ResetAfter: micros(r[2]),
-			RetryAfter: micros(r[3]),
-			Delay:      micros(r[4]),
+			ResetAfter: algorithms.Microseconds(r[2]),
+			RetryAfter: algorithms.Microseconds(r[3]),
+			Delay:      algorithms.Microseconds(r[4]),
 		}
 		if r[3] < 0 {
 			decisions[i].RetryAfter = algorithms.Never
@@ -264,5 +264,3 @@ func setDefault(d *time.Duration, to time.Duration) {
 		*d = to
 	}
 }
-
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -125,13 +125,13 @@ func (m *Model) decide(charge algorithms.Charge, now int64) algorithms.Decision 
 	used := c.used(a, now)
 	if d.Allowed {
 		if _, ok := a.(algorithms.LeakyBucket); ok {
-			d.Delay = micros(first(now, func(t int64) bool { return c.used(a, t).Sign() == 0 }) - now)
+			d.Delay = algorithms.Microseconds(first(now, func(t int64) bool { return c.used(a, t).Sign() == 0 }) - now)
 		}
 		used.Add(used, whole(charge.Cost))
 	} else if charge.Cost > limit {
 		d.RetryAfter = algorithms.Never
 	} else {
-		d.RetryAfter = micros(first(now, fits) - now)
+		d.RetryAfter = algorithms.Microseconds(first(now, fits) - now)
 	}
 
 	after := c
@@ -139,7 +139,7 @@ func (m *Model) decide(charge algorithms.Charge, now int64) algorithms.Decision 
 		after = c.clone()
 		after.add(now, charge.Cost)
 	}
-	d.ResetAfter = micros(first(now, func(t int64) bool { return after.used(a, t).Sign() == 0 }) - now)
+	d.ResetAfter = algorithms.Microseconds(first(now, func(t int64) bool { return after.used(a, t).Sign() == 0 }) - now)
 	if left := new(big.Rat).Sub(whole(limit), used); left.Sign() > 0 {
 		d.Remaining = new(big.Int).Quo(left.Num(), left.Denom()).Int64()
 	}
@@ -285,5 +285,3 @@ func limitOf(a algorithms.Algorithm) int64 {
 }
 
 func whole(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
-
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

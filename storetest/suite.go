@@ -60,7 +60,7 @@ func randomRule(random *rand.Rand) algorithms.Algorithm {
 	limits := []int64{1 + random.Int64N(5), 1 + random.Int64N(100), 1 + random.Int64N(10_000)}
 	windows := []time.Duration{
 		time.Millisecond, time.Second, time.Minute, time.Hour, 24 * time.Hour,
-		micros(1000 + random.Int64N(10_000_000)),
+		algorithms.Microseconds(1000 + random.Int64N(10_000_000)),
 	}
 	limit, window := limits[random.IntN(len(limits))], windows[random.IntN(len(windows))]
 	rate := limits[random.IntN(len(limits))]
@@ -89,7 +89,7 @@ func randomGap(random *rand.Rand, a algorithms.Algorithm) time.Duration {
 	_, full := a.Step(algorithms.State{}, suiteStart.UnixMicro(), limitOf(a))
 	scale := full.ResetAfter.Microseconds()
 	gaps := []int64{0, random.Int64N(5), random.Int64N(scale/10 + 1), random.Int64N(scale + 1), scale, scale - 1, scale / 2, 3 * scale}
-	return micros(gaps[random.IntN(len(gaps))])
+	return algorithms.Microseconds(gaps[random.IntN(len(gaps))])
 }
 
 // testFirstAnswer asks once under each of 10,000 rates a minute: the answer leaves
