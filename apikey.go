@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -64,7 +63,7 @@ func (a APIKeys) KeyFunc() (KeyFunc, error) {
 	if a.CacheSize < 0 {
 		mistake("CacheSize", a.CacheSize, "must be >= 0 (0 means 10000)")
 	}
-	if a.Guesses != nil && a.Guesses.config.class == nil {
+	if a.Guesses != nil && a.Guesses.config.Load().class == nil {
 		mistake("Guesses", nil, "must have a default policy, not ratelimit.Unlimited")
 	}
 	if err := errors.Join(mistakes...); err != nil {
@@ -84,13 +83,8 @@ func (a APIKeys) keyFunc() KeyFunc {
 	if a.Guesses != nil {
 		find = a.guess
 	}
-	var cache *answers
 	if a.CacheFor > 0 {
-		size := a.CacheSize
-		if size == 0 {
-			size = defaultCacheSize
-		}
-		cache = &answers{keep: a.CacheFor, size: size}
+		find = a.cached(find)
 	}
 	return func(r *http.Request) (Key, error) {
 		var errs error
@@ -98,14 +92,8 @@ func (a APIKeys) keyFunc() KeyFunc {
 			if credential == "" || len(credential) > maxCredential {
 				continue
 			}
-			key, known := cache.get(credential)
-			if !known {
-				var err error
-				if key, err = find(r, credential); err == nil {
-					cache.put(credential, key)
-				}
-				errs = errors.Join(errs, err)
-			}
+			key, err := find(r, credential)
+			errs = errors.Join(errs, err)
 			if key.ID != "" {
 				key.Kind = "key"
 				key.Secret = key.Secret || key.ID == credential
@@ -132,12 +120,40 @@ func (a APIKeys) credentials(r *http.Request) [3]string {
 	return found
 }
 
+// cached remembers what find found. Unknown keys, which anybody can invent, are kept
+// apart so that they never push out known ones.
+func (a APIKeys) cached(find func(*http.Request, string) (Key, error)) func(*http.Request, string) (Key, error) {
+	size := a.CacheSize
+	if size == 0 {
+		size = defaultCacheSize
+	}
+	known := &cache[Key]{keep: a.CacheFor, size: size}
+	unknown := &cache[Key]{keep: a.CacheFor, size: size}
+	return func(r *http.Request, credential string) (Key, error) {
+		for _, c := range []*cache[Key]{known, unknown} {
+			if key, ok := c.get(credential); ok {
+				return key, nil
+			}
+		}
+		key, err := find(r, credential)
+		switch {
+		case err != nil:
+		case key.ID != "":
+			known.put(credential, key)
+		default:
+			unknown.put(credential, key)
+		}
+		return key, err
+	}
+}
+
 // guess looks the credential up for a client that may still fail. The failure is taken
 // before the lookup and given back if it succeeds, so that parallel guesses count.
 func (a APIKeys) guess(r *http.Request, credential string) (Key, error) {
 	g := a.Guesses
-	ctx, policy := r.Context(), g.config.class.policies[0].name
-	client, err := g.config.Key(r)
+	config := g.config.Load()
+	ctx, policy := r.Context(), config.class.policies[0].Name
+	client, err := config.Key(r)
 	if err != nil {
 		return Key{}, err
 	}
@@ -147,7 +163,7 @@ func (a APIKeys) guess(r *http.Request, credential string) (Key, error) {
 	}
 	key, lookupErr := a.Lookup(ctx, credential)
 	if err == nil && (key.ID != "" || lookupErr != nil) {
-		err = g.Settle(ctx, client, policy, -g.config.class.policies[0].cost)
+		err = g.Settle(ctx, client, policy, -config.class.policies[0].cost(nil))
 	}
 	return key, errors.Join(lookupErr, err)
 }
@@ -175,58 +191,4 @@ func bearer(authorization string) string {
 		return ""
 	}
 	return token
-}
-
-// answers remembers what Lookup said. Unknown keys, which anybody can invent, never push
-// out known ones. A nil *answers remembers nothing.
-type answers struct {
-	keep time.Duration
-	size int
-
-	mu             sync.Mutex
-	known, unknown map[string]answer
-}
-
-type answer struct {
-	key   Key
-	until time.Time
-}
-
-func (c *answers) get(credential string) (Key, bool) {
-	if c == nil {
-		return Key{}, false
-	}
-	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range []map[string]answer{c.known, c.unknown} {
-		if a, ok := m[credential]; ok && now.Before(a.until) {
-			return a.key, true
-		}
-	}
-	return Key{}, false
-}
-
-func (c *answers) put(credential string, key Key) {
-	if c == nil {
-		return
-	}
-	until := time.Now().Add(c.keep)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, other := &c.unknown, c.known
-	if key.ID != "" {
-		m, other = &c.known, c.unknown
-	}
-	if *m == nil {
-		*m = make(map[string]answer)
-	}
-	delete(other, credential)
-	if _, ok := (*m)[credential]; !ok && len(*m) >= c.size {
-		for evicted := range *m { // any one: map order is random
-			delete(*m, evicted)
-			break
-		}
-	}
-	(*m)[strings.Clone(credential)] = answer{key, until}
 }

@@ -225,16 +225,15 @@ func parseHop(s string) (netip.Addr, bool) {
 	if err != nil {
 		return netip.Addr{}, false
 	}
-	addr = addr.Unmap().WithZone("")
-	if nat64.Contains(addr) {
-		b := addr.As16()
-		addr = netip.AddrFrom4([4]byte(b[12:]))
-	}
-	return addr, true
+	return addr.Unmap().WithZone(""), true
 }
 
 // network is the address cut to the prefix that counts as one client.
 func network(addr netip.Addr, bits4, bits6 int) string {
+	if nat64.Contains(addr) { // only now: trust is a matter of the address as it is
+		b := addr.As16()
+		addr = netip.AddrFrom4([4]byte(b[12:]))
+	}
 	bits := bits6
 	if addr.Is4() {
 		bits = bits4

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -43,6 +44,13 @@ type Config struct {
 	// checks from a known network. nil skips none. Never decide it by something a
 	// client can write.
 	Skip func(*http.Request) bool
+	// Deny names requests that are answered 403, uncounted, such as those of blocked
+	// networks. nil denies none.
+	Deny func(*http.Request) bool
+	// CountPreflights counts CORS preflights, which are OPTIONS requests with Origin
+	// and Access-Control-Request-Method. They pass uncounted otherwise, because a browser sends
+	// one for each request that it asks leave for, and can't read a refusal.
+	CountPreflights bool
 	// Refused answers a refused request instead of the built-in answer. The headers
 	// are already set. See [Refusal].
 	Refused func(http.ResponseWriter, *http.Request, Refusal)
@@ -65,7 +73,6 @@ const (
 type compiled struct {
 	Config
 	policies map[string]*policy
-	quotas   []*quota
 	table    table
 	class    *class // of Default; nil for Unlimited
 }
@@ -88,7 +95,7 @@ func (c Config) compile() (*compiled, error) {
 	}
 
 	out := &compiled{Config: c}
-	out.quotas, out.policies = compilePolicies(c.Policies, mistake)
+	out.policies = compilePolicies(c.Policies, mistake)
 	out.table = newTable(c.Routes, out.policies, mistake)
 	out.class = compileDefault(c, out.policies, mistake)
 
@@ -100,6 +107,46 @@ func (c Config) compile() (*compiled, error) {
 	}
 	out.HashKey = slices.Clone(c.HashKey)
 	return out, errors.Join(mistakes...)
+}
+
+// skips says whether the request passes uncounted.
+func (c *compiled) skips(r *http.Request) bool {
+	if !c.CountPreflights && r.Method == http.MethodOptions &&
+		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" {
+		return true
+	}
+	return c.Skip != nil && c.Skip(r)
+}
+
+// checkFor checks the policies that For was given.
+func (c *compiled) checkFor(names []string) error {
+	var mistakes []error
+	mistake := func(path string, value any, reason string) {
+		mistakes = append(mistakes, &ConfigError{path, value, reason})
+	}
+	if len(names) == 0 {
+		mistake("For", nil, "must name at least one of the Policies")
+	}
+	findPolicies(names, c.policies, "For", mistake)
+	return errors.Join(mistakes...)
+}
+
+// classOf is the class of policies that checkFor has checked.
+func (c *compiled) classOf(names []string) *class {
+	var found []*policy
+	for _, name := range names {
+		found = append(found, c.policies[name])
+	}
+	return newClass(found)
+}
+
+// check checks rules that come at run time.
+func (l Limits) check() (Limits, error) {
+	var mistakes []error
+	checked := checkLimits("Limits", l, func(path string, value any, reason string) {
+		mistakes = append(mistakes, &ConfigError{path, value, reason})
+	})
+	return checked, errors.Join(mistakes...)
 }
 
 func compileDefault(c Config, policies map[string]*policy, mistake func(string, any, string)) *class {
@@ -123,41 +170,32 @@ func compileDefault(c Config, policies map[string]*policy, mistake func(string, 
 	return newClass([]*policy{p})
 }
 
-func compilePolicies(policies []Policy, mistake func(string, any, string)) ([]*quota, map[string]*policy) {
+func compilePolicies(policies []Policy, mistake func(string, any, string)) map[string]*policy {
 	if len(policies) == 0 {
 		mistake("Policies", nil, "must hold at least one policy")
 	}
 	byName := make(map[string]*policy)
 	byQuota := make(map[string]*quota)
 	stated := make(map[*quota]string) // which policy states the limits
-	var quotas []*quota
 
 	for i, p := range policies {
 		path := policyPath(i, p)
-		if why := badName(p.Name); why != "" {
-			mistake(path+".Name", p.Name, why)
-		}
+		checkPolicy(path, p, mistake)
 		if _, twice := byName[p.Name]; twice {
 			mistake(path+".Name", p.Name, "must be the name of one policy only")
-		}
-		if p.Cost < 0 {
-			mistake(path+".Cost", p.Cost, "must be >= 0 (0 means 1)")
 		}
 		name := p.Quota
 		if name == "" {
 			name = p.Name
-		} else if why := badName(name); why != "" {
-			mistake(path+".Quota", name, why)
 		}
 		q, ok := byQuota[name]
 		if !ok {
 			q = &quota{name: name}
 			byQuota[name] = q
-			quotas = append(quotas, q)
 		}
-		byName[p.Name] = &policy{name: p.Name, quota: q, cost: max(1, p.Cost)}
+		byName[p.Name] = &policy{Policy: p, quota: q}
 
-		if len(p.Limits) == 0 && len(p.Tiers) == 0 {
+		if len(p.Limits) == 0 && len(p.Tiers) == 0 && p.LimitsOf == nil {
 			continue
 		}
 		if other, ok := stated[q]; ok {
@@ -165,11 +203,16 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) ([]*q
 			continue
 		}
 		stated[q] = path
-		q.limits, q.tiers = slices.Clone(p.Limits), make(map[string]Limits)
-		checkLimits(path+".Limits", p.Limits, mistake)
-		for tier, limits := range p.Tiers {
-			q.tiers[tier] = slices.Clone(limits)
-			checkLimits(fmt.Sprintf("%s.Tiers[%q]", path, tier), limits, mistake)
+		q.limits, q.tiers = checkLimits(path+".Limits", p.Limits, mistake), make(map[string]Limits)
+		if p.LimitsOf != nil {
+			q.own, q.cache = p.LimitsOf, &cache[ownLimits]{keep: limitsKeptFor, size: limitsKept}
+		}
+		for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) { // mistakes come in an order
+			at := fmt.Sprintf("%s.Tiers[%q]", path, tier)
+			if tier == "" {
+				mistake(at, nil, "must be of a tier with a name: Limits are for keys without one")
+			}
+			q.tiers[tier] = checkLimits(at, p.Tiers[tier], mistake)
 		}
 	}
 
@@ -179,9 +222,53 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) ([]*q
 			mistake(policyPath(i, p)+".Limits", nil, "is required: a limit and its window, such as algorithms.SlidingWindowCounter{Limit: 100, Window: time.Minute}")
 			continue
 		}
-		checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
+		if p.CostOf == nil {
+			checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
+		}
 	}
-	return quotas, byName
+	return byName
+}
+
+// checkPolicy checks what concerns the policy alone.
+func checkPolicy(path string, p Policy, mistake func(string, any, string)) {
+	if why := badName(p.Name); why != "" {
+		mistake(path+".Name", p.Name, why)
+	}
+	if p.Quota != "" {
+		if why := badName(p.Quota); why != "" {
+			mistake(path+".Quota", p.Quota, why)
+		}
+	}
+	if p.Cost < 0 {
+		mistake(path+".Cost", p.Cost, "must be >= 0 (0 means 1)")
+	}
+	if p.Cost != 0 && p.CostOf != nil {
+		mistake(path+".Cost", p.Cost, "must be left out with CostOf")
+	}
+	if p.EnforcePercent < 0 || p.EnforcePercent > 100 {
+		mistake(path+".EnforcePercent", p.EnforcePercent, "must be between 1 and 100, or 0 for 100")
+	}
+	if p.Shadow && p.EnforcePercent != 0 {
+		mistake(path+".EnforcePercent", p.EnforcePercent, "must be left out with Shadow")
+	}
+	if p.Penalty != (Penalty{}) {
+		checkRule(path+".Penalty", p.Penalty.refusals(), map[string]string{"Limit": "Refusals", "Window": "Window"}, mistake)
+		checkRule(path+".Penalty", p.Penalty.block(), map[string]string{"Per": "Block"}, mistake)
+	}
+}
+
+// checkRule reports the mistakes of a rule under the names its fields have at path.
+func checkRule(path string, a algorithms.Algorithm, names map[string]string, mistake func(string, any, string)) {
+	for _, err := range unjoin(a.Validate()) {
+		var field *algorithms.FieldError
+		if errors.As(err, &field) {
+			name := field.Field
+			if other, ok := names[name]; ok {
+				name = other
+			}
+			mistake(path+"."+name, field.Value, field.Reason)
+		}
+	}
 }
 
 func policyPath(i int, p Policy) string {
@@ -191,35 +278,37 @@ func policyPath(i int, p Policy) string {
 	return fmt.Sprintf("Policies[%q]", p.Name)
 }
 
-func checkLimits(path string, limits Limits, mistake func(string, any, string)) {
+// checkLimits returns the limits that are rules, as values: a rule given by pointer
+// could change later.
+func checkLimits(path string, limits Limits, mistake func(string, any, string)) Limits {
 	if len(limits) == 0 {
 		mistake(path, nil, "must hold at least one limit")
 	}
+	var checked Limits
 	for i, a := range limits {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		if a == nil {
+		v := reflect.Indirect(reflect.ValueOf(a))
+		if !v.IsValid() {
 			mistake(at, nil, "must be a rule, not nil")
 			continue
 		}
-		for _, err := range unjoin(a.Validate()) {
-			var field *algorithms.FieldError
-			if errors.As(err, &field) {
-				mistake(at+"."+field.Field, field.Value, field.Reason)
-			}
-		}
-		for j := range i {
-			if limits[j] != nil && limits[j].Shape() == a.Shape() {
+		a = v.Interface().(algorithms.Algorithm)
+		checkRule(at, a, nil, mistake)
+		for j, other := range checked {
+			if other.Shape() == a.Shape() {
 				mistake(at, a.String(), fmt.Sprintf("must not share a counter with [%d]: give it another window or algorithm", j))
 			}
 		}
+		checked = append(checked, a)
 	}
+	return checked
 }
 
 // checkCost refuses a cost that some key could never pay.
 func checkCost(path string, cost int64, q *quota, mistake func(string, any, string)) {
 	check := func(whose string, limits Limits) {
 		for _, a := range limits {
-			if a == nil || a.Validate() != nil {
+			if a.Validate() != nil {
 				continue
 			}
 			if most := a.Parameters()[0]; cost > most {
@@ -228,8 +317,8 @@ func checkCost(path string, cost int64, q *quota, mistake func(string, any, stri
 		}
 	}
 	check("it ", q.limits)
-	for tier, limits := range q.tiers {
-		check(fmt.Sprintf("tier %q ", tier), limits)
+	for _, tier := range slices.Sorted(maps.Keys(q.tiers)) {
+		check(fmt.Sprintf("tier %q ", tier), q.tiers[tier])
 	}
 }
 

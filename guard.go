@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed-601ed181/ratelimit/algorithms"
 	"github.com/seed-601ed181/ratelimit/memstore"
 )
 
@@ -70,37 +71,42 @@ func newGuard(c *compiled, failed func(context.Context, error)) *guard {
 	return g
 }
 
-func (g *guard) Take(ctx context.Context, charges []Charge, decisions []Decision) error {
+func (g *guard) Take(ctx context.Context, charges []algorithms.Charge, decisions []Decision) error {
 	return g.ask(ctx, Store.Take, charges, decisions)
 }
 
-func (g *guard) Peek(ctx context.Context, charges []Charge, decisions []Decision) error {
+func (g *guard) Peek(ctx context.Context, charges []algorithms.Charge, decisions []Decision) error {
 	return g.ask(ctx, Store.Peek, charges, decisions)
 }
 
-func (g *guard) Settle(ctx context.Context, charges []Charge) error {
+func (g *guard) Settle(ctx context.Context, charges []algorithms.Charge) error {
 	return g.ask(ctx, settle, charges, nil)
 }
 
-func (g *guard) Reset(ctx context.Context, charges []Charge) error {
+func (g *guard) Reset(ctx context.Context, charges []algorithms.Charge) error {
 	return g.ask(ctx, reset, charges, nil)
 }
 
 // question is a method of Store; those without decisions take none.
-type question = func(Store, context.Context, []Charge, []Decision) error
+type question = func(Store, context.Context, []algorithms.Charge, []Decision) error
 
-func settle(s Store, ctx context.Context, charges []Charge, _ []Decision) error {
+func settle(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
 	return s.Settle(ctx, charges)
 }
 
-func reset(s Store, ctx context.Context, charges []Charge, _ []Decision) error {
+func reset(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
 	return s.Reset(ctx, charges)
 }
 
-func (g *guard) ask(ctx context.Context, ask question, charges []Charge, decisions []Decision) error {
+func (g *guard) ask(ctx context.Context, ask question, charges []algorithms.Charge, decisions []Decision) error {
 	err := g.askStore(ctx, ask, charges, decisions)
 	if err == nil {
 		return nil
+	}
+	if decisions != nil {
+		if mistake := algorithms.Check(charges, decisions); mistake != nil {
+			return mistake // of the caller, not of the store
+		}
 	}
 	if ctx.Err() != nil {
 		// The caller left or ran out of time; that says nothing about the store.
@@ -113,7 +119,7 @@ func (g *guard) ask(ctx context.Context, ask question, charges []Charge, decisio
 	return ask(g.local, ctx, charges, decisions)
 }
 
-func (g *guard) askStore(ctx context.Context, ask question, charges []Charge, decisions []Decision) error {
+func (g *guard) askStore(ctx context.Context, ask question, charges []algorithms.Charge, decisions []Decision) error {
 	if g.timeout < 0 {
 		return ask(g.Store, ctx, charges, decisions)
 	}

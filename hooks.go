@@ -24,6 +24,8 @@ type Event struct {
 	Key string
 	// Policy is the policy whose decision this is: the tightest of those that apply.
 	Policy string
+	// Shadow says that the policy is on trial: a refusal had no effect.
+	Shadow bool
 	// Decision is its decision; zero when the store failed.
 	Decision Decision
 	// Err is what failed. It is for operators; it never reaches a client.

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"net/http"
 	"net/url"
@@ -99,6 +100,13 @@ func By(kind string, id func(*http.Request) string) KeyFunc {
 // anonymous is who everybody is whom Config.Key doesn't find.
 var anonymous = Key{Kind: "anonymous", ID: "anonymous"}
 
+func (k Key) orAnonymous() Key {
+	if k.ID == "" {
+		return anonymous
+	}
+	return k
+}
+
 const (
 	maxPlainID   = 64
 	maxPlainKind = 32
@@ -117,8 +125,9 @@ func (k Key) canonical(hashKey []byte) string {
 		return kind + ":" + k.ID
 	}
 	mac := hmac.New(sha256.New, hashKey)
+	// The length first, so that no other split of the bytes hashes the same.
+	mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(k.Kind))))
 	mac.Write([]byte(k.Kind))
-	mac.Write([]byte{0, byte(len(k.Kind) >> 8), byte(len(k.Kind))})
 	mac.Write([]byte(k.ID))
 	return kind + ":~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18])
 }

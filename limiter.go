@@ -3,9 +3,12 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
 )
 
 // Limiter decides requests by the policies of its [Config]. Make it with [New]. It is
@@ -15,10 +18,13 @@ import (
 // [Limiter.Handler] decides for a request. They return an error for a policy that
 // doesn't exist, and when the store couldn't decide, except under [FailLocal].
 type Limiter struct {
-	config  *compiled
+	config  atomic.Pointer[compiled]
 	store   *guard
 	nextLog atomic.Int64
 	missed  atomic.Int64
+
+	update sync.Mutex
+	stated map[string]bool // policies that For names
 }
 
 // New checks the configuration and makes a limiter. The error joins a [ConfigError] for
@@ -28,100 +34,109 @@ func New(config Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{config: c}
+	l := &Limiter{stated: make(map[string]bool)}
+	l.config.Store(c)
 	l.store = newGuard(c, func(ctx context.Context, err error) { l.failed(ctx, Event{Err: err}) })
 	return l, nil
+}
+
+// Update replaces the policies while requests are served: each request is decided
+// wholly by the old or wholly by the new ones. Everything else of the Config stays. If
+// there is any mistake, in the policies or in a route that names one no longer there,
+// nothing changes and the error joins all of them.
+//
+// A counter goes on where its rule kept its shape: a changed Limit, Capacity, Refill or
+// Rate keeps what clients have used, and neither forgives nor adds; a changed Window,
+// Per or kind of rule, or a changed Quota, starts anew.
+func (l *Limiter) Update(policies []Policy) error {
+	l.update.Lock()
+	defer l.update.Unlock()
+	config := l.config.Load().Config
+	config.Policies = policies
+	c, err := config.compile()
+	if err != nil {
+		return err
+	}
+	for name := range l.stated {
+		if c.policies[name] == nil {
+			return &ConfigError{"Policies", name, "must go on holding the policy that For was given"}
+		}
+	}
+	l.config.Store(c)
+	return nil
 }
 
 // Take charges the key with one request under the policy. Of several limits the
 // decision is the tightest one's.
 func (l *Limiter) Take(ctx context.Context, key Key, policy string) (Decision, error) {
-	p, err := l.policy(policy)
-	if err != nil {
-		return Decision{}, err
-	}
-	return l.TakeN(ctx, key, policy, p.cost)
+	return l.one(ctx, key, policy, nil, (*guard).Take)
 }
 
 // TakeN charges the key with n units, at least 0, under the policy, whatever its Cost.
 func (l *Limiter) TakeN(ctx context.Context, key Key, policy string, n int64) (Decision, error) {
-	return l.one(key, policy, n, func(b *batch) error { return l.store.Take(ctx, b.charges, b.decisions) })
+	return l.one(ctx, key, policy, &n, (*guard).Take)
 }
 
 // Peek tells where the key stands under the policy and changes nothing.
 func (l *Limiter) Peek(ctx context.Context, key Key, policy string) (Decision, error) {
-	return l.one(key, policy, 0, func(b *batch) error { return l.store.Peek(ctx, b.charges, b.decisions) })
+	return l.one(ctx, key, policy, new(int64), (*guard).Peek)
 }
 
 // Settle corrects what was charged, after the fact and without ever refusing: n > 0
 // charges n units more, n < 0 gives them back.
 func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) error {
-	_, err := l.one(key, policy, n, func(b *batch) error { return l.store.Settle(ctx, b.charges) })
+	_, err := l.one(ctx, key, policy, &n, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+		return g.Settle(ctx, charges)
+	})
 	return err
 }
 
 // Reset forgets what the key has used under the policy, and so under every policy of
-// the same quota.
+// the same quota, and ends a block.
 func (l *Limiter) Reset(ctx context.Context, key Key, policy string) error {
-	_, err := l.one(key, policy, 0, func(b *batch) error { return l.store.Reset(ctx, b.charges) })
+	_, err := l.one(ctx, key, policy, nil, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+		return g.Reset(ctx, charges)
+	})
 	return err
 }
 
-func (l *Limiter) one(key Key, name string, n int64, ask func(*batch) error) (Decision, error) {
-	p, err := l.policy(name)
-	if err != nil {
-		return Decision{}, err
-	}
-	b := newBatch(key.orAnonymous().canonical(l.config.HashKey), key.Tier, []demand{{p.quota, n, name}})
-	defer b.free()
-	if err := ask(b); err != nil {
-		return Decision{}, err
-	}
-	return b.decisions[tightest(b.decisions)], nil
-}
-
-func (l *Limiter) policy(name string) (*policy, error) {
-	p, ok := l.config.policies[name]
+// one asks about one key under one policy; n is the cost, nil the policy's own.
+func (l *Limiter) one(ctx context.Context, key Key, name string, n *int64,
+	ask func(*guard, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
+	config := l.config.Load()
+	p, ok := config.policies[name]
 	if !ok {
-		return nil, fmt.Errorf("ratelimit: there is no policy %q in Config.Policies", name)
+		return Decision{}, fmt.Errorf("ratelimit: there is no policy %q in Config.Policies", name)
 	}
-	return p, nil
-}
-
-// batch is the charges of one decision and their answers.
-type batch struct {
-	charges   []Charge
-	decisions []Decision
-	policies  []string // of each charge
-}
-
-var batches = sync.Pool{New: func() any { return new(batch) }}
-
-// newBatch makes the charges of one identity. Its hash tag keeps all of them in one
-// slot of a cluster: "{user:42}:api".
-func newBatch(identity, tier string, demands []demand) *batch {
-	b := batches.Get().(*batch)
-	for _, d := range demands {
-		key := "{" + identity + "}:" + d.name
-		for _, a := range d.limitsOf(tier) {
-			b.charges = append(b.charges, Charge{Key: key, Algorithm: a, Cost: d.cost})
-			b.decisions = append(b.decisions, Decision{})
-			b.policies = append(b.policies, d.policy)
-		}
+	cost := p.cost(nil)
+	if n != nil {
+		cost = *n
 	}
-	return b
+	key = key.orAnonymous()
+	b := newBatch()
+	defer b.free()
+	l.charge(ctx, b, p, key, key.canonical(config.HashKey), cost, false)
+	if err := ask(l.store, ctx, b.charges, b.decisions); err != nil {
+		return Decision{}, err
+	}
+	_, d := b.tightest(0, b.enforced)
+	return d, nil
 }
 
-func (b *batch) free() {
-	clear(b.charges) // keeps no key alive
-	b.charges, b.decisions, b.policies = b.charges[:0], b.decisions[:0], b.policies[:0]
-	batches.Put(b)
+// charge adds what the policy takes to the batch.
+func (l *Limiter) charge(ctx context.Context, b *batch, p *policy, key Key, identity string, cost int64, shadow bool) {
+	limits, err := p.quota.limitsFor(ctx, identity, key)
+	if err != nil {
+		l.failed(ctx, Event{Key: identity, Policy: p.Name, Err: fmt.Errorf("ratelimit: Policies[%q].LimitsOf: %w", p.Name, err)})
+	}
+	b.add(p, identity, limits, cost, shadow)
 }
 
 // failed reports what went wrong to the hook, each time, and to the log, at most once
 // every ten seconds with how often.
 func (l *Limiter) failed(ctx context.Context, event Event) {
-	if hook := l.config.Hooks.Failed; hook != nil {
+	config := l.config.Load()
+	if hook := config.Hooks.Failed; hook != nil {
 		hook(ctx, event)
 	}
 	const pause = 10 * time.Second
@@ -130,13 +145,17 @@ func (l *Limiter) failed(ctx context.Context, event Event) {
 		l.missed.Add(1)
 		return
 	}
-	l.config.Logger.ErrorContext(ctx, "ratelimit: can't decide as configured",
-		"error", event.Err, "failure_mode", l.config.Failure.String(), "failures_since_last_report", l.missed.Swap(0)+1)
+	config.Logger.ErrorContext(ctx, "ratelimit: can't decide as configured",
+		"error", event.Err, "failure_mode", config.Failure.String(), "failures_since_last_report", l.missed.Swap(0)+1)
 }
 
-func (k Key) orAnonymous() Key {
-	if k.ID == "" {
-		return anonymous
+// costOf is what the request takes under the policy, reporting a cost that can't be.
+func (l *Limiter) costOf(p *policy, r *http.Request) int64 {
+	cost := p.cost(r)
+	if cost < 0 {
+		l.failed(r.Context(), Event{Request: r, Policy: p.Name,
+			Err: fmt.Errorf("ratelimit: Policies[%q].CostOf must be >= 0, got %d", p.Name, cost)})
+		return 1
 	}
-	return k
+	return cost
 }

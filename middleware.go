@@ -1,11 +1,13 @@
 package ratelimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
 )
 
 // Handler is middleware for a whole router: each request is counted under the policies
@@ -13,17 +15,18 @@ import (
 //
 // Every counted answer carries X-RateLimit-Limit, X-RateLimit-Remaining and
 // X-RateLimit-Reset; a refusal is 429 with Retry-After. The response writer that next
-// gets is the one that came in.
+// gets is the one that came in, unless a policy has CountIf.
 //
 // A request that passes the same limiter again, in a router inside a router, is
 // charged only for policies it was not charged for before.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		class, found := l.config.table.class(r)
+		config := l.config.Load()
+		class, found := config.table.class(r)
 		if !found {
-			class = l.config.class
+			class = config.class
 		}
-		l.serve(w, r, class, next)
+		l.serve(w, r, config, class, next)
 	})
 }
 
@@ -31,75 +34,131 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 // whatever Config.Routes say. The policies must exist: For logs it at once if one
 // doesn't, and then answers 500 rather than serve the route without its limit.
 func (l *Limiter) For(policies ...string) func(http.Handler) http.Handler {
-	var mistake error
-	found := findPolicies(policies, l.config.policies, "For", func(path string, value any, reason string) {
-		mistake = &ConfigError{path, value, reason}
-	})
-	if len(policies) == 0 {
-		mistake = &ConfigError{"For", nil, "must name at least one of the Policies"}
-	}
-	if mistake != nil {
-		l.config.Logger.Error("ratelimit: a route answers 500 until this is mended", "error", mistake)
+	l.update.Lock()
+	defer l.update.Unlock()
+	if err := l.config.Load().checkFor(policies); err != nil {
+		l.config.Load().Logger.Error("ratelimit: a route answers 500 until this is mended", "error", err)
 		return func(http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				Refusal{Status: http.StatusInternalServerError}.WriteTo(w, r)
-			})
+			return Refusal{Status: http.StatusInternalServerError}
 		}
 	}
-	class := newClass(found)
+	for _, name := range policies {
+		l.stated[name] = true
+	}
+	var latest atomic.Pointer[stated] // changes with Update
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			l.serve(w, r, class, next)
+			config := l.config.Load()
+			s := latest.Load()
+			if s == nil || s.config != config {
+				s = &stated{config, config.classOf(policies)}
+				latest.Store(s)
+			}
+			l.serve(w, r, config, s.class, next)
 		})
 	}
 }
 
+// stated is the class of a route that For states, under one configuration.
+type stated struct {
+	config *compiled
+	class  *class
+}
+
 // serve takes one request from the top to the bottom.
-func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, class *class, next http.Handler) {
-	if skip := l.config.Skip; class == nil || skip != nil && skip(r) {
+func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled, class *class, next http.Handler) {
+	if class == nil || config.skips(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	ctx, class := l.countOnce(r.Context(), class)
-	if class == nil {
+	p := l.pass(r.Context(), class)
+	if p == nil { // charged already
 		next.ServeHTTP(w, r)
+		return
+	}
+	if config.Deny != nil && config.Deny(r) {
+		l.refuse(w, r, config, Refusal{Status: http.StatusForbidden, RetryAfter: Never})
 		return
 	}
 
 	// Identify.
-	key, err := l.config.Key(r)
-	if err != nil && l.keyFailed(w, r, err) {
+	key, err := config.Key(r)
+	if err != nil && l.keyFailed(w, r, config, err) {
 		return
 	}
-	identity := key.orAnonymous().canonical(l.config.HashKey)
+	p.admission.Key = key.orAnonymous()
 
 	// Decide.
-	b := newBatch(identity, key.Tier, class.demands)
-	err = l.store.Take(ctx, b.charges, b.decisions)
-	i := tightest(b.decisions)
-	event := Event{Request: r, Key: identity, Policy: b.policies[i], Decision: b.decisions[i]}
-	b.free()
-
-	if err != nil {
-		l.serveUndecided(w, r, next)
+	b := newBatch()
+	p.batch = b
+	defer p.done()
+	l.chargeAll(r, config, p)
+	if err := l.store.Take(p, b.charges[:b.enforced], b.decisions); err != nil {
+		l.serveUndecided(w, r.WithContext(p), config, next)
 		return
 	}
-	l.config.Hooks.decided(ctx, event)
 
 	// Announce, then answer.
-	announce(w.Header(), event.Decision)
-	if !event.Decision.Allowed {
-		l.refuse(w, r, overLimit(event.Policy, event.Decision))
+	if policy, decision := b.tightest(0, b.enforced); policy != nil {
+		p.admission.Policy, p.admission.Decision = policy.Name, decision
+		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
+		announce(w.Header(), decision)
+		if !decision.Allowed {
+			l.punish(p)
+			l.refuse(w, r, config, overLimit(policy.Name, decision))
+			return
+		}
+	}
+	l.tryShadows(r, config, p)
+	if p.class.countIf {
+		l.serveAndCount(w, r, p, next)
 		return
 	}
-	next.ServeHTTP(w, r.WithContext(ctx))
+	next.ServeHTTP(w, r.WithContext(p))
+}
+
+// chargeAll fills the batch: the policies that can refuse first, then the shadows.
+func (l *Limiter) chargeAll(r *http.Request, config *compiled, p *passed) {
+	identity := p.admission.Key.canonical(config.HashKey)
+	for _, shadow := range [...]bool{false, true} {
+		for _, policy := range p.class.policies {
+			key, identity := p.admission.Key, identity
+			if policy.Key != nil {
+				own, err := policy.Key(r)
+				if err != nil {
+					l.failed(p, Event{Request: r, Policy: policy.Name, Err: fmt.Errorf("ratelimit: Policies[%q].Key: %w", policy.Name, err)})
+				}
+				key = own.orAnonymous()
+				identity = key.canonical(config.HashKey)
+			}
+			if policy.enforced(identity) != shadow {
+				l.charge(p, p.batch, policy, key, identity, l.costOf(policy, r), shadow)
+			}
+		}
+		if !p.class.trial {
+			return
+		}
+	}
+}
+
+// tryShadows decides what is on trial, of a request that passes, and tells the hooks.
+func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
+	b := p.batch
+	if b.enforced == len(b.charges) {
+		return
+	}
+	if err := l.store.Take(p, b.charges[b.enforced:], b.decisions[b.enforced:]); err != nil {
+		return // the guard has reported it
+	}
+	policy, decision := b.tightest(b.enforced, len(b.charges))
+	config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision, Shadow: true})
 }
 
 // keyFailed handles an error of Config.Key and says whether it answered the request.
-func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, err error) (answered bool) {
+func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, config *compiled, err error) (answered bool) {
 	if g := (*guessing)(nil); errors.As(err, &g) {
 		announce(w.Header(), g.Decision)
-		l.refuse(w, r, overLimit(g.Policy, g.Decision))
+		l.refuse(w, r, config, overLimit(g.Policy, g.Decision))
 		return true
 	}
 	l.failed(r.Context(), Event{Request: r, Err: fmt.Errorf("ratelimit: Config.Key: %w", err)})
@@ -108,52 +167,42 @@ func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, err error) (
 
 // serveUndecided answers a request that no store could decide, under FailLocal not even
 // the local one. A request whose client is gone is not worth its handler.
-func (l *Limiter) serveUndecided(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if l.config.Failure != FailClosed && r.Context().Err() == nil {
+func (l *Limiter) serveUndecided(w http.ResponseWriter, r *http.Request, config *compiled, next http.Handler) {
+	if config.Failure != FailClosed && r.Context().Err() == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	l.refuse(w, r, Refusal{Status: http.StatusServiceUnavailable, RetryAfter: time.Second})
+	l.refuse(w, r, config, Refusal{Status: http.StatusServiceUnavailable, RetryAfter: time.Second})
 }
 
-func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, refusal Refusal) {
+func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, config *compiled, refusal Refusal) {
 	announceWait(w.Header(), refusal.RetryAfter)
 	w.Header().Set("Cache-Control", "no-store") // RFC 6585, 4: a 429 must not be stored
-	if l.config.Refused == nil {
-		refusal.WriteTo(w, r)
+	if config.Refused == nil {
+		refusal.ServeHTTP(w, r)
 		return
 	}
 	rw := &refusalWriter{ResponseWriter: w, status: refusal.Status}
-	l.config.Refused(rw, r, refusal)
+	config.Refused(rw, r, refusal)
 	rw.writeStatus()
 }
 
-// passed is the context of a request that this limiter has charged for a class.
-type passed struct {
-	context.Context
-	limiter *Limiter
-	class   *class
-	outer   *passed
-}
-
-type passedKey struct{ *Limiter }
-
-func (p *passed) Value(key any) any {
-	if k, ok := key.(passedKey); ok && k.Limiter == p.limiter {
-		return p
+// punish counts the refusal towards a Penalty, and imposes it when it's due.
+func (l *Limiter) punish(p *passed) {
+	b := p.batch
+	for i := range b.charges[:b.enforced] {
+		policy := b.owners[i]
+		if b.decisions[i].Allowed || b.blocks[i] || policy.Penalty == (Penalty{}) {
+			continue
+		}
+		identity := b.identityOf(policy)
+		refusals := []algorithms.Charge{{Key: refusalsKey(policy, identity), Algorithm: policy.Penalty.refusals(), Cost: 1}}
+		var counted [1]Decision
+		err := l.store.Take(p, refusals, counted[:])
+		// Only one request is the last that the counter admits.
+		if err == nil && counted[0].Allowed && counted[0].Remaining == 0 {
+			_ = l.store.Settle(p, []algorithms.Charge{{Key: blockKey(policy, identity), Algorithm: policy.Penalty.block(), Cost: blockCharge}})
+			_ = l.store.Reset(p, refusals) // the guard reports failures
+		}
 	}
-	return p.Context.Value(key)
-}
-
-// countOnce drops from the class what the request was charged for already, and notes
-// the rest. The class is nil when nothing is left.
-func (l *Limiter) countOnce(ctx context.Context, c *class) (context.Context, *class) {
-	outer, _ := ctx.Value(passedKey{l}).(*passed)
-	for p := outer; p != nil && c != nil; p = p.outer {
-		c = c.without(p.class)
-	}
-	if c == nil {
-		return ctx, nil
-	}
-	return &passed{ctx, l, c, outer}, c
 }

@@ -16,13 +16,14 @@ import (
 //
 // A body written without WriteHeader goes out with Status.
 type Refusal struct {
-	// Status is 429, or 503 when the store could not decide under [FailClosed].
+	// Status is 429, 503 when the store could not decide under [FailClosed], or 403 when
+	// Config.Deny refused.
 	Status int
-	// Policy is the one that refused, "" with a 503.
+	// Policy is the one that refused, "" unless Status is 429.
 	Policy string
-	// Decision is its answer; zero with a 503.
+	// Decision is its answer; zero unless Status is 429.
 	Decision Decision
-	// RetryAfter is when to come back: Decision.RetryAfter, or 1 s with a 503.
+	// RetryAfter is when to come back: Decision.RetryAfter, 1 s with a 503, or [Never].
 	RetryAfter time.Duration
 }
 
@@ -30,9 +31,9 @@ func overLimit(policy string, d Decision) Refusal {
 	return Refusal{Status: http.StatusTooManyRequests, Policy: policy, Decision: d, RetryAfter: d.RetryAfter}
 }
 
-// WriteTo writes the built-in answer: a problem document (RFC 9457), or plain text for a
+// ServeHTTP writes the built-in answer: a problem document (RFC 9457), or plain text for a
 // client that prefers it by its Accept header.
-func (refusal Refusal) WriteTo(w http.ResponseWriter, r *http.Request) {
+func (refusal Refusal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	detail := refusal.detail()
 	contentType, body := "text/plain; charset=utf-8", detail+"\n"
 	if !prefersText(r.Header.Values("Accept")) {
@@ -124,7 +125,9 @@ type refusalWriter struct {
 }
 
 func (w *refusalWriter) WriteHeader(status int) {
-	w.status = 0
+	if status >= 200 { // others announce a later one
+		w.status = 0
+	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
@@ -132,6 +135,14 @@ func (w *refusalWriter) Write(b []byte) (int, error) {
 	w.writeStatus()
 	return w.ResponseWriter.Write(b)
 }
+
+// FlushError is what http.ResponseController calls; Flush is what older code asks for.
+func (w *refusalWriter) FlushError() error {
+	w.writeStatus()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+func (w *refusalWriter) Flush() { _ = w.FlushError() }
 
 // writeStatus writes the refusal's status if no other was.
 func (w *refusalWriter) writeStatus() {

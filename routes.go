@@ -1,9 +1,13 @@
 package ratelimit
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
-	"sort"
+	"regexp"
+	"slices"
+	"strings"
 )
 
 // Routes names the policies of each route. A pattern is one of [http.ServeMux]
@@ -26,44 +30,46 @@ func (t *table) class(r *http.Request) (*class, bool) {
 	if t.mux == nil {
 		return nil, false
 	}
-	_, pattern := t.mux.Handler(r)
+	h, pattern := t.mux.Handler(r)
 	c, ok := t.classes[pattern]
+	if _, matched := h.(route); !matched && c == nil {
+		// ServeMux would redirect: the path matches in its clean form only. A router
+		// that doesn't clean paths may serve anything here, so nothing is exempt.
+		return nil, false
+	}
 	return c, ok
 }
+
+// route is what the table's mux finds for a path in its clean form.
+type route struct{ http.Handler }
 
 func newTable(routes Routes, policies map[string]*policy, mistake func(path string, value any, reason string)) table {
 	if len(routes) == 0 {
 		return table{}
 	}
 	t := table{mux: http.NewServeMux(), classes: make(map[string]*class)}
-	patterns := make([]string, 0, len(routes))
-	for pattern := range routes {
-		patterns = append(patterns, pattern)
-	}
-	sort.Strings(patterns) // a conflict is reported the same way each time
-	for _, pattern := range patterns {
+	for _, pattern := range slices.Sorted(maps.Keys(routes)) { // mistakes come in an order
 		path := fmt.Sprintf("Routes[%q]", pattern)
 		if err := register(t.mux, pattern); err != nil {
 			mistake(path, pattern, fmt.Sprintf("must be a pattern of http.ServeMux: %v", err))
 		}
-		named := findPolicies(routes[pattern], policies, path, mistake)
-		if len(named) == 0 {
-			t.classes[pattern] = nil
-		} else {
-			t.classes[pattern] = newClass(named)
-		}
+		t.classes[pattern] = newClass(findPolicies(routes[pattern], policies, path, mistake))
 	}
 	return t
 }
+
+// sourcePlace is where ServeMux says that a pattern was registered: always here.
+var sourcePlace = regexp.MustCompile(` \(registered at [^)]*\)`)
 
 // register adds the pattern; ServeMux reports a bad one by a panic.
 func register(mux *http.ServeMux, pattern string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%v", p)
+			first, _, _ := strings.Cut(fmt.Sprint(p), ":\n") // an explanation follows
+			err = errors.New(sourcePlace.ReplaceAllString(first, ""))
 		}
 	}()
-	mux.Handle(pattern, http.NotFoundHandler())
+	mux.Handle(pattern, route{http.NotFoundHandler()})
 	return nil
 }
 
@@ -84,5 +90,21 @@ func findPolicies(names []string, policies map[string]*policy, path string, mist
 			found = append(found, p)
 		}
 	}
+	checkSum(path, found, mistake)
 	return found
+}
+
+// checkSum refuses policies of one quota that together cost more than it has.
+func checkSum(path string, policies []*policy, mistake func(path string, value any, reason string)) {
+	sums := make(map[*quota]int64)
+	for _, p := range policies {
+		if p.CostOf != nil || p.Key != nil {
+			continue
+		}
+		before := sums[p.quota]
+		sums[p.quota] += p.cost(nil)
+		if before > 0 && sums[p.quota] > p.quota.least() && p.cost(nil) <= p.quota.least() {
+			mistake(path, nil, fmt.Sprintf("must not hold policies that together cost %d of quota %q, which has %d", sums[p.quota], p.quota.name, p.quota.least()))
+		}
+	}
 }

@@ -6,9 +6,6 @@ import (
 	"github.com/seed-601ed181/ratelimit/algorithms"
 )
 
-// Charge asks for units of one key under one rule.
-type Charge = algorithms.Charge
-
 // Decision is the answer to one charge.
 type Decision = algorithms.Decision
 
@@ -29,13 +26,13 @@ type Store interface {
 	// Allowed and show what stands, uncounted. A cost of 0 takes nothing; a negative
 	// cost is an error. After an error the charges may have been counted if they had
 	// already been sent; decisions are then undefined.
-	Take(ctx context.Context, charges []Charge, decisions []Decision) error
+	Take(ctx context.Context, charges []algorithms.Charge, decisions []Decision) error
 	// Peek decides as Take would at this moment and changes nothing.
-	Peek(ctx context.Context, charges []Charge, decisions []Decision) error
+	Peek(ctx context.Context, charges []algorithms.Charge, decisions []Decision) error
 	// Settle gives units back (a negative cost) or charges more (a positive one) after
 	// the fact, never refusing. Giving back stops at an empty counter; charging more
 	// can pass the limit. A counter never seen is charged as a new one.
-	Settle(ctx context.Context, charges []Charge) error
+	Settle(ctx context.Context, charges []algorithms.Charge) error
 	// Reset forgets the counters. A counter never seen is no error. Costs are ignored.
-	Reset(ctx context.Context, charges []Charge) error
+	Reset(ctx context.Context, charges []algorithms.Charge) error
 }

@@ -1,0 +1,172 @@
+package ratelimit
+
+import (
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
+)
+
+// batch is the charges of a request and their answers.
+type batch struct {
+	charges   []algorithms.Charge
+	decisions []Decision
+	owners    []*policy // of each charge
+	blocks    []bool    // which charges are a Penalty's block
+	entries   []entry
+	enforced  int     // how many of the charges can refuse; the others are shadows'
+	never     *policy // its limits can't be, so it refuses everything
+}
+
+// entry is one policy's part in the batch.
+type entry struct {
+	*policy
+	identity string
+	cost     int64
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+func newBatch() *batch { return batches.Get().(*batch) }
+
+func (b *batch) free() {
+	clear(b.charges) // keeps no key alive
+	clear(b.owners)
+	clear(b.entries)
+	*b = batch{charges: b.charges[:0], decisions: b.decisions[:0], owners: b.owners[:0], blocks: b.blocks[:0], entries: b.entries[:0]}
+	batches.Put(b)
+}
+
+// add charges the identity under the policy. Policies of one quota and identity add up
+// to one charge, shadows apart.
+func (b *batch) add(p *policy, identity string, limits Limits, cost int64, shadow bool) {
+	b.entries = append(b.entries, entry{p, identity, cost})
+	if len(limits) == 0 {
+		if !shadow {
+			b.never = p
+		}
+		return
+	}
+	key := counterKey(p, identity)
+	from := 0
+	if shadow {
+		from = b.enforced
+	}
+	if i := b.find(key, from); i >= 0 {
+		for ; i < len(b.charges) && b.charges[i].Key == key; i++ {
+			b.charges[i].Cost += cost
+		}
+	} else {
+		for _, a := range limits {
+			b.append(p, algorithms.Charge{Key: key, Algorithm: a, Cost: cost}, false)
+		}
+	}
+	if p.Penalty != (Penalty{}) {
+		b.append(p, algorithms.Charge{Key: blockKey(p, identity), Algorithm: p.Penalty.block()}, true)
+	}
+	if !shadow {
+		b.enforced = len(b.charges)
+	}
+}
+
+func (b *batch) append(p *policy, charge algorithms.Charge, block bool) {
+	b.charges = append(b.charges, charge)
+	b.decisions = append(b.decisions, Decision{})
+	b.owners = append(b.owners, p)
+	b.blocks = append(b.blocks, block)
+}
+
+func (b *batch) find(key string, from int) int {
+	for i := from; i < len(b.charges); i++ {
+		if b.charges[i].Key == key {
+			return i
+		}
+	}
+	return -1
+}
+
+// tightest returns the decision to announce of the charges in a range, and whose it is;
+// a nil policy if there are none.
+func (b *batch) tightest(from, to int) (*policy, Decision) {
+	if b.never != nil && from == 0 {
+		return b.never, Decision{RetryAfter: Never}
+	}
+	for i := from; i < to; i++ {
+		if b.blocks[i] {
+			b.speakAsLimit(i)
+		}
+	}
+	if from == to {
+		return nil, Decision{}
+	}
+	i := from + tightest(b.decisions[from:to])
+	return b.owners[i], b.decisions[i]
+}
+
+func (b *batch) identityOf(p *policy) string {
+	for _, e := range b.entries {
+		if e.policy == p {
+			return e.identity
+		}
+	}
+	return ""
+}
+
+// speakAsLimit makes the decision of a block one of its policy's limit: with nothing
+// left while it holds, and the least tight of all while it doesn't.
+func (b *batch) speakAsLimit(block int) {
+	d := &b.decisions[block]
+	if d.Allowed {
+		d.Remaining = math.MaxInt64
+		return
+	}
+	d.Remaining, d.ResetAfter = 0, d.RetryAfter
+	for i := range b.charges {
+		if b.owners[i].quota == b.owners[block].quota && !b.blocks[i] {
+			d.Limit = b.decisions[i].Limit
+			return
+		}
+	}
+}
+
+// settle adds to the charges of a settlement those that change what the entry took by n
+// units. Where entries share a counter, their changes add up to one charge.
+func (b *batch) settle(charges []algorithms.Charge, e entry, n int64) []algorithms.Charge {
+	for _, charge := range b.countersOf(e) {
+		i := slices.IndexFunc(charges, func(c algorithms.Charge) bool {
+			return c.Key == charge.Key && c.Algorithm.Shape() == charge.Algorithm.Shape()
+		})
+		if i < 0 {
+			charge.Cost = 0
+			i = len(charges)
+			charges = append(charges, charge)
+		}
+		charges[i].Cost += n
+	}
+	return charges
+}
+
+// countersOf is the run of charges, one for each limit, that the entry draws on.
+func (b *batch) countersOf(e entry) []algorithms.Charge {
+	key := counterKey(e.policy, e.identity)
+	from := b.find(key, 0)
+	if from < 0 {
+		return nil
+	}
+	to := from
+	for to < len(b.charges) && b.charges[to].Key == key {
+		to++
+	}
+	return b.charges[from:to]
+}
+
+// The keys of one identity share a hash tag, and with it a slot of a cluster.
+
+func counterKey(p *policy, identity string) string { return "{" + identity + "}:" + p.quota.name }
+
+func blockKey(p *policy, identity string) string { return "{" + identity + "}:" + p.Name + "!block" }
+
+func refusalsKey(p *policy, identity string) string {
+	return "{" + identity + "}:" + p.Name + "!refusals"
+}
