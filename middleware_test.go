@@ -686,7 +686,7 @@ func TestB63_TheRefusalHandlerDecidesTheAnswer(t *testing.T) {
 		{"its own WriteHeader", func(w http.ResponseWriter) { w.WriteHeader(429); _, _ = io.WriteString(w, doc) }, 429, doc},
 		{"another status", func(w http.ResponseWriter) { w.WriteHeader(420); _, _ = io.WriteString(w, doc) }, 420, doc},
 		{"no body", func(http.ResponseWriter) {}, 429, ""},
-		{"http.Error", func(w http.ResponseWriter) { http.Error(w, "no", 429) }, 429, "no\n"},
+		{"http.Error", func(w http.ResponseWriter) { http.Error(w, "no", http.StatusTooManyRequests) }, 429, "no\n"},
 		{"early hints first", func(w http.ResponseWriter) { w.WriteHeader(103); _, _ = io.WriteString(w, doc) }, 429, doc},
 		{"flushed first", func(w http.ResponseWriter) {
 			_ = http.NewResponseController(w).Flush()

@@ -15,12 +15,11 @@ var testLogLua string
 
 // luaRule is a chunk loaded in process, with the state its last step returned.
 type luaRule struct {
-	vm                *lua.LState
-	step, settle      *lua.LFunction
-	at, used, extra   lua.LValue
-	open              *lua.LFunction // log only: reads the stored log
-	change            *lua.LFunction // log only: applies a change to it
-	stored, parameter []lua.LValue
+	vm              *lua.LState
+	step, settle    *lua.LFunction
+	at, used, extra lua.LValue
+	open            *lua.LFunction // log only: reads the stored log
+	change          *lua.LFunction // log only: applies a change to it
 }
 
 func loadLua(t testing.TB, rule Rule) *luaRule {

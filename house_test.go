@@ -1,0 +1,333 @@
+package ratelimit_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+const module = "github.com/seed-601ed181/ratelimit"
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out)
+}
+
+// The core stays light: what each package may link beyond the standard library.
+func TestImportsPointOneWay(t *testing.T) {
+	for pkg, allowed := range map[string][]string{
+		"algorithms": {},
+		"memstore":   {module + "/algorithms"},
+		"storetest":  {module + "/algorithms"},
+		".":          {module + "/algorithms", module + "/memstore", "github.com/felixge/httpsnoop"},
+		"redisstore": {module + "/algorithms", "github.com/redis/go-redis/", "github.com/cespare/xxhash/", "go.uber.org/atomic", "golang.org/x/sys/"},
+	} {
+		self := strings.TrimSuffix(module+"/"+pkg, "/.")
+		for dep := range strings.FieldsSeq(run(t, "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./"+pkg)) {
+			if dep != self && !slices.ContainsFunc(allowed, func(a string) bool { return strings.HasPrefix(dep, a) }) {
+				t.Errorf("%s links %s; see the shape in ARCHITECTURE.md, or give what needs it a package of its own", pkg, dep)
+			}
+		}
+	}
+}
+
+func TestEveryAlgorithmHasItsFiles(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lua := []string{"algorithms/counter.lua", "algorithms/constants.lua"} // shared by the rules
+	for _, rule := range algorithms.Rules() {
+		for _, suffix := range []string{".go", ".lua", "_test.go"} {
+			if _, err := os.Stat("algorithms/" + rule.Name + suffix); err != nil {
+				t.Errorf("rule %s needs algorithms/%s%s", rule.Name, rule.Name, suffix)
+			}
+		}
+		lua = append(lua, "algorithms/"+rule.Name+".lua")
+		if words := strings.ReplaceAll(rule.Name, "_", " "); !strings.Contains(strings.ToLower(string(readme)), words) {
+			t.Errorf("README.md does not mention the %s", words)
+		}
+	}
+	found, _ := filepath.Glob("algorithms/*.lua")
+	for _, file := range found {
+		if !slices.Contains(lua, file) {
+			t.Errorf("%s is of no rule in registry.go", file)
+		}
+	}
+	sources, _ := filepath.Glob("algorithms/*.go")
+	for _, file := range sources {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".go")
+		registered := slices.ContainsFunc(algorithms.Rules(), func(r algorithms.Rule) bool { return r.Name == name })
+		if bytes.Contains(text, []byte(") sealed() {}")) && !registered {
+			t.Errorf("%s declares an algorithm that registry.go does not list", file)
+		}
+	}
+}
+
+// publicPackages are the folders with an API that users build on.
+func publicPackages(t *testing.T) []string {
+	t.Helper()
+	var dirs []string
+	for pkg := range strings.FieldsSeq(run(t, "go", "list", "./...")) {
+		if dir := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/"); !strings.Contains(dir, "internal") {
+			dirs = append(dirs, "./"+dir)
+		}
+	}
+	return dirs
+}
+
+func TestPublicAPIIsGolden(t *testing.T) {
+	var want []string
+	for _, dir := range publicPackages(t) {
+		got := publicAPI(t, dir)
+		golden := filepath.Join("api", filepath.Base(strings.TrimSuffix(module+"/"+dir, "/./"))+".txt")
+		want = append(want, golden)
+		if *update {
+			if err := os.MkdirAll("api", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text, _ := os.ReadFile(golden); string(text) != got {
+			t.Errorf("the API of %s is not that of %s; if it should change, go test . -run API -update and a line in CHANGELOG.md", dir, golden)
+		}
+	}
+	found, _ := filepath.Glob("api/*.txt")
+	for _, file := range found {
+		if !slices.Contains(want, file) {
+			t.Errorf("%s is of no package", file)
+		}
+	}
+}
+
+// publicAPI prints the exported declarations of a package, without comments.
+func publicAPI(t *testing.T, dir string) string {
+	t.Helper()
+	fset := token.NewFileSet()
+	var files []*ast.File
+	matches, _ := filepath.Glob(filepath.Join(dir, "*.go"))
+	for _, name := range matches {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	p, err := doc.NewFromFiles(fset, files, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	show := func(decl ast.Decl) {
+		if f, ok := decl.(*ast.FuncDecl); ok {
+			f.Body = nil
+		}
+		if err := format.Node(&out, fset, decl); err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("\n")
+	}
+	values := func(values []*doc.Value) {
+		for _, v := range values {
+			show(v.Decl)
+		}
+	}
+	funcs := func(funcs []*doc.Func) {
+		for _, f := range funcs {
+			show(f.Decl)
+		}
+	}
+	values(p.Consts)
+	values(p.Vars)
+	funcs(p.Funcs)
+	for _, typ := range p.Types {
+		show(typ.Decl)
+		values(typ.Consts)
+		values(typ.Vars)
+		funcs(typ.Funcs)
+		funcs(typ.Methods)
+	}
+	return out.String()
+}
+
+// standIns are what fragments in the documents use without declaring it.
+var standIns = map[string]string{
+	"rdb":         "var rdb redis.UniversalClient",
+	"r":           "var r chi.Router",
+	"mux":         "var mux *http.ServeMux",
+	"h":           "var h http.HandlerFunc",
+	"limiter":     "var limiter *ratelimit.Limiter",
+	"ctx":         "var ctx context.Context",
+	"req":         "var req *http.Request",
+	"w":           "var w http.ResponseWriter",
+	"proxies":     "var proxies []netip.Prefix",
+	"lookup":      "var lookup ratelimit.Lookup",
+	"fromContext": "var fromContext func(context.Context) string",
+}
+
+var docImports = []string{
+	"context", "errors", "log", "net/http", "net/http/httputil", "net/netip", "os", "testing", "time",
+	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9",
+	module, module + "/algorithms", module + "/chiroutes", module + "/memstore", module + "/redisstore", module + "/storetest",
+}
+
+var (
+	fence     = regexp.MustCompile("(?s)```go\n(.*?)```")
+	comment   = regexp.MustCompile(`(?m)//.*$`)
+	topLevel  = regexp.MustCompile(`^(func|type|var|const|import) `)
+	shortDecl = regexp.MustCompile(`(?m)^([a-z]\w*(?:, [a-z]\w*)*) :=`)
+)
+
+func TestCodeInTheDocumentsCompiles(t *testing.T) {
+	dir, err := os.MkdirTemp(".", "_documents")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	documents, _ := filepath.Glob("*.md")
+	more, _ := filepath.Glob("docs/*.md")
+	var packages []string
+	for _, document := range append(documents, more...) {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range fence.FindAllSubmatch(text, -1) {
+			name := fmt.Sprintf("%s%d", strings.NewReplacer("/", "_", ".", "_").Replace(document), i+1)
+			pkg := filepath.Join(dir, name)
+			if err := os.Mkdir(pkg, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(pkg, "main.go"), []byte(program(string(block[1]))), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			packages = append(packages, "./"+pkg)
+		}
+	}
+	if len(packages) == 0 {
+		t.Fatal("no Go code in any document")
+	}
+	out, err := exec.Command("go", append([]string{"vet", "-unusedresult=false"}, packages...)...).CombinedOutput()
+	if err != nil {
+		t.Errorf("a Go block of a document does not compile (the folder is named after the document and the block's number):\n%s", out)
+	}
+}
+
+// program makes a file of a block: as it is if it is one, else with imports, stand-ins
+// and, for statements, a function around them.
+func program(block string) string {
+	if strings.HasPrefix(block, "package ") {
+		return block
+	}
+	mentions := func(name string) bool { return regexp.MustCompile(`(^|[^.\w"])` + name + `\b`).MatchString(block) }
+	var head, body strings.Builder
+	for _, name := range sorted(standIns) {
+		declared := regexp.MustCompile(`(?m)\b` + name + `(, \w+)* :=|[(,] ?` + name + ` [*\w]|\b` + name + ` \*http`).MatchString(block)
+		if mentions(name) && !declared {
+			body.WriteString(standIns[name] + "\n")
+		}
+	}
+	if topLevel.MatchString(block) {
+		body.WriteString(block)
+	} else {
+		body.WriteString("func _() {\n" + block)
+		for _, match := range shortDecl.FindAllStringSubmatch(block, -1) {
+			body.WriteString(strings.Repeat("_, ", strings.Count(match[1], ",")) + "_ = " + match[1] + "\n")
+		}
+		body.WriteString("}\n")
+	}
+	for _, path := range docImports {
+		name := strings.TrimPrefix(filepath.Base(strings.TrimSuffix(strings.TrimSuffix(path, "/v5"), "/v9")), "go-")
+		if regexp.MustCompile(`\b` + name + `\.`).MatchString(comment.ReplaceAllString(body.String(), "")) {
+			head.WriteString(fmt.Sprintf("import %q\n", path))
+		}
+	}
+	return "package main\n" + head.String() + "func main() {}\n" + body.String()
+}
+
+func sorted(m map[string]string) []string {
+	var keys []string
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func TestArchitectureNamesWhatIsThere(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := regexp.MustCompile("`([\\w./-]+)`")
+	for _, match := range path.FindAllStringSubmatch(string(text), -1) {
+		name := match[1]
+		if !strings.Contains(name, "/") && !regexp.MustCompile(`\.(go|lua|md)$`).MatchString(name) {
+			continue
+		}
+		if _, err := os.Stat(name); err != nil {
+			t.Errorf("ARCHITECTURE.md names %s, which is not there", name)
+		}
+	}
+	for _, file := range mustGlob("*.go") {
+		if !strings.HasSuffix(file, "_test.go") && file != "doc.go" && !strings.Contains(string(text), "`"+file+"`") {
+			t.Errorf("ARCHITECTURE.md says nothing of %s", file)
+		}
+	}
+}
+
+func mustGlob(pattern string) []string {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		panic(err)
+	}
+	return files
+}
+
+func TestExamplesBuild(t *testing.T) {
+	dirs, err := fs.Glob(os.DirFS("."), "_examples/*/main.go")
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, main := range dirs {
+		dir := filepath.Dir(main)
+		cmd := exec.Command("go", "vet", ".")
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", dir, err, out)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
+	"github.com/seed-601ed181/ratelimit/internal/redistest"
+)
+
+// realCluster starts three nodes that share the slots, and returns a client of the
+// cluster and one of each node.
+func realCluster(t *testing.T) (*redis.ClusterClient, []*redis.Client) {
+	t.Helper()
+	realRedis(t) // skips where there is none
+	ctx := context.Background()
+	var nodes []*redis.Client
+	var addrs, buses []string
+	for range 3 {
+		// By default the bus is 10000 ports further up, which may be none.
+		_, bus, _ := strings.Cut(freeAddr(), ":")
+		server := redistest.Run(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000")
+		node := redis.NewClient(&redis.Options{Addr: server.Addr})
+		t.Cleanup(func() { _ = node.Close() })
+		nodes, addrs, buses = append(nodes, node), append(addrs, server.Addr), append(buses, bus)
+	}
+	for i, node := range nodes {
+		must(t, node.ClusterAddSlotsRange(ctx, i*5462, min(i*5462+5461, 16383)).Err())
+		must(t, node.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		host, port, _ := net.SplitHostPort(addrs[0])
+		if i > 0 {
+			must(t, node.Do(ctx, "cluster", "meet", host, port, buses[0]).Err())
+		}
+	}
+	for i, node := range nodes {
+		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			info := node.ClusterInfo(ctx).Val()
+			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") && len(node.ClusterSlots(ctx).Val()) == 3 {
+				break
+			}
+			if time.Since(start) > 20*time.Second {
+				t.Fatalf("node %d joins no cluster: %s", i, info)
+			}
+		}
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	return client, nodes
+}
+
+// B67: a cluster decides as one server does, whatever the keys hold.
+func TestB67_Cluster(t *testing.T) {
+	slow(t)
+	ctx := context.Background()
+	client, nodes := realCluster(t)
+	store := New(client)
+
+	var identities []string
+	for i := range 100 {
+		identities = append(identities, fmt.Sprintf([]string{
+			"%d", "user %d", "{%d", "%d}", "{}%d", "}%d{", "{%d}", "{{%d}}", "a{%d}b{c}", "{ %d }", "\x00%d\r\n", "%d:{x",
+		}[i%12], i))
+	}
+
+	t.Run("single charges", func(t *testing.T) {
+		for _, rule := range rulesOf(t, 3, steady()) {
+			for _, identity := range identities {
+				for i := range int64(4) {
+					d := take(t, store, identity, rule.Example, 1)
+					if want := max(0, 2-i); d.Allowed != (i < 3) || d.Remaining != want {
+						t.Errorf("%s, %q, request %d: %+v, want allowed %v, %d left", rule.Name, identity, i+1, d, i < 3, want)
+					}
+				}
+			}
+		}
+	})
+
+	t.Run("several charges of one hash tag", func(t *testing.T) {
+		rules := rulesOf(t, 3, steady())
+		for n := range 100 {
+			var charges []algorithms.Charge
+			for i, rule := range rules {
+				key := fmt.Sprintf("{user:%d}:quota %d{x}", n, i%2)
+				charges = append(charges, charge(key, rule.Example, 1)...)
+			}
+			decisions := make([]algorithms.Decision, len(charges))
+			for i := range int64(4) {
+				must(t, store.Take(ctx, charges, decisions))
+				for j, d := range decisions {
+					if want := max(0, 2-i); d.Allowed != (i < 3) || d.Remaining != want {
+						t.Errorf("user %d, %s, request %d: %+v, want allowed %v, %d left", n, rules[j].Name, i+1, d, i < 3, want)
+					}
+				}
+			}
+			must(t, store.Settle(ctx, charges))
+			must(t, store.Reset(ctx, charges))
+			must(t, store.Peek(ctx, charges, decisions))
+			for j, d := range decisions {
+				if !d.Allowed || d.Remaining != 2 {
+					t.Errorf("user %d, %s, peek after a reset: %+v, want it allowed with 2 left", n, rules[j].Name, d)
+				}
+			}
+		}
+	})
+
+	t.Run("the slot is that of the hash tag", func(t *testing.T) {
+		rules := rulesOf(t, 3, steady())
+		slot := func(key string) int64 { return client.ClusterKeySlot(ctx, key).Val() }
+		for _, identity := range identities {
+			want := tag(identity)
+			if want == "" {
+				continue
+			}
+			for _, suffix := range []string{"", ":api", "}", "{other}"} {
+				for _, rule := range rules {
+					name := store.name(&charge(identity+suffix, rule.Example, 1)[0])
+					if slot(name) != slot(want) {
+						t.Errorf("slot of %q is %d, want %d, that of %q", name, slot(name), slot(want), want)
+					}
+				}
+			}
+		}
+	})
+
+	t.Run("charges of different slots are an error and count nothing", func(t *testing.T) {
+		rule := algorithms.FixedWindow{Limit: 3, Window: steady()}
+		charges := append(charge("here", rule, 1), charge("there", rule, 1)...)
+		if err := store.Take(ctx, charges, make([]algorithms.Decision, 2)); !redis.HasErrorPrefix(err, "CROSSSLOT") {
+			t.Errorf("Take: %v, want CROSSSLOT", err)
+		}
+		for _, key := range []string{"here", "there"} {
+			if d := take(t, store, key, rule, 0); d.Remaining != 3 {
+				t.Errorf("%s: %d left, want 3", key, d.Remaining)
+			}
+		}
+	})
+
+	t.Run("B66 one node forgets its scripts", func(t *testing.T) {
+		must(t, nodes[1].ScriptFlush(ctx).Err())
+		rule := algorithms.SlidingWindowCounter{Limit: 5, Window: steady()}
+		for n := range 100 {
+			for want := int64(4); want >= 3; want-- {
+				if d := take(t, store, fmt.Sprintf("flushed %d", n), rule, 1); !d.Allowed || d.Remaining != want {
+					t.Errorf("identity %d: %+v, want it allowed with %d left", n, d, want)
+				}
+			}
+		}
+	})
+
+	t.Run("a slot that moved is followed and counted once", func(t *testing.T) {
+		rule := algorithms.FixedWindow{Limit: 5, Window: steady()}
+		name := store.name(&charge("moved", rule, 1)[0])
+		slot := client.ClusterKeySlot(ctx, name).Val()
+		from := int(slot / 5462)
+		to := (from + 1) % 3
+		id := nodes[to].Do(ctx, "cluster", "myid").Val()
+		for _, node := range []*redis.Client{nodes[to], nodes[from], nodes[3-from-to]} {
+			must(t, node.Do(ctx, "cluster", "setslot", slot, "node", id).Err())
+		}
+		for want := int64(4); want >= 3; want-- {
+			if d := take(t, store, "moved", rule, 1); !d.Allowed || d.Remaining != want {
+				t.Errorf("%+v, want it allowed with %d left", d, want)
+			}
+		}
+		if got := nodes[to].Exists(ctx, name).Val(); got != 1 {
+			t.Error("the counter is not on the node that the slot moved to")
+		}
+	})
+
+	for _, node := range nodes {
+		everyKeyExpires(t, node)
+	}
+}
