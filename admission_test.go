@@ -117,6 +117,30 @@ func TestB83CountIf(t *testing.T) {
 	wantStatuses(t, statuses(h, 5, func(int) *http.Request { return newRequest("POST", "/", peer) }), 200, 401, 200, 401, 429)
 }
 
+// A login that began in one window and succeeded in the next gives its unit back to the
+// window it was taken from, not to the next one's guesses.
+func TestCountIfAfterTheWindowHasTurned(t *testing.T) {
+	for name, limit := range map[string]algorithms.Algorithm{
+		"fixed window":           algorithms.FixedWindow{Limit: 10, Window: time.Minute},
+		"sliding window counter": algorithms.SlidingWindowCounter{Limit: 10, Window: time.Minute},
+		"sliding window log":     algorithms.SlidingWindowLog{Limit: 10, Window: time.Minute},
+	} {
+		c := newClock(exampleClock())
+		l := build(t, ratelimit.Config{Store: c.Store(), Policies: []ratelimit.Policy{{
+			Name: "login", Limits: ratelimit.Limits{limit}, CountIf: func(status int) bool { return status == http.StatusUnauthorized },
+		}}})
+		fail := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+		slow := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			c.Advance(time.Minute)
+			get(fail, "/")
+		}))
+		get(slow, "/")
+		if got := remaining(t, l, "login"); got != 9 {
+			t.Errorf("%s: %d left after one failed login, want 9", name, got)
+		}
+	}
+}
+
 type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {

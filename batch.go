@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/seed-601ed181/ratelimit/algorithms"
 )
@@ -138,13 +139,18 @@ func (b *batch) settle(charges []algorithms.Charge, e entry, n int64) []algorith
 			return c.Key == charge.Key && c.Algorithm.Shape() == charge.Algorithm.Shape()
 		})
 		if i < 0 {
-			charge.Cost = 0
+			charge.Cost, charge.At = 0, b.decidedAt(charge.Key)
 			i = len(charges)
 			charges = append(charges, charge)
 		}
 		charges[i].Cost += n
 	}
 	return charges
+}
+
+// decidedAt is when the charge of a key was decided, which is the same for its whole unit.
+func (b *batch) decidedAt(key string) time.Time {
+	return b.decisions[b.find(key, 0)].At
 }
 
 // countersOf is the run of charges, one for each limit, that the entry draws on.

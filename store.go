@@ -30,8 +30,9 @@ type Store interface {
 	// Peek decides as Take would at this moment and changes nothing.
 	Peek(ctx context.Context, charges []algorithms.Charge, decisions []Decision) error
 	// Settle gives units back (a negative cost) or charges more (a positive one) after
-	// the fact, never refusing. Giving back stops at an empty counter; charging more
-	// can pass the limit. A counter never seen is charged as a new one.
+	// the fact, never refusing. Giving back goes to the window that a charge's At was
+	// in and stops at an empty counter; charging more can pass the limit. A counter
+	// never seen is charged as a new one.
 	Settle(ctx context.Context, charges []algorithms.Charge) error
 	// Reset forgets the counters. A counter never seen is no error. Costs are ignored.
 	Reset(ctx context.Context, charges []algorithms.Charge) error

@@ -48,8 +48,10 @@ type Algorithm interface {
 	// clock was set back, and storing it keeps the key from being locked out.
 	Step(state State, now, cost int64) (State, Decision)
 	// Settle gives units back (negative) or charges more (positive), never refusing.
-	// Counts stop at zero and at the largest exact number. The given state is used up.
-	Settle(state State, now, units int64) State
+	// Counts stop at zero and at the largest exact number. Units go back to the window
+	// that held them at the time taken, if it still counts; 0 stands for the latest.
+	// The given state is used up.
+	Settle(state State, now, units, taken int64) State
 
 	sealed()
 }

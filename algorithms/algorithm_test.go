@@ -318,12 +318,12 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 		room    int
 		want    string
 	}{
-		{"two counters of one key", []Charge{{"k", good, 1}, {"k", SlidingWindowCounter{10, time.Minute}, 0}}, 2, ""},
-		{"no room", []Charge{{"k", good, 1}, {"l", good, 1}}, 1, "ratelimit: 2 charges need as many decisions, got room for 1"},
-		{"B55 negative cost", []Charge{{"k", good, -1}}, 1, "ratelimit: charge: Cost must be >= 0, got -1 (Settle gives units back)"},
+		{"two counters of one key", []Charge{{Key: "k", Algorithm: good, Cost: 1}, {Key: "k", Algorithm: SlidingWindowCounter{10, time.Minute}, Cost: 0}}, 2, ""},
+		{"no room", []Charge{{Key: "k", Algorithm: good, Cost: 1}, {Key: "l", Algorithm: good, Cost: 1}}, 1, "ratelimit: 2 charges need as many decisions, got room for 1"},
+		{"B55 negative cost", []Charge{{Key: "k", Algorithm: good, Cost: -1}}, 1, "ratelimit: charge: Cost must be >= 0, got -1 (Settle gives units back)"},
 		{"no rule", []Charge{{Key: "k"}}, 1, "ratelimit: charge: Algorithm is required, got nil"},
-		{"a wrong rule", []Charge{{"k", FixedWindow{Window: sec}, 1}}, 1, "ratelimit: charge: FixedWindow: Limit must be >= 1, got 0"},
-		{"one counter twice", []Charge{{"k", good, 1}, {"k", FixedWindow{20, time.Minute}, 1}}, 2, "ratelimit: charges 0 and 1 are of the same counter, add their costs"},
+		{"a wrong rule", []Charge{{Key: "k", Algorithm: FixedWindow{Window: sec}, Cost: 1}}, 1, "ratelimit: charge: FixedWindow: Limit must be >= 1, got 0"},
+		{"one counter twice", []Charge{{Key: "k", Algorithm: good, Cost: 1}, {Key: "k", Algorithm: FixedWindow{20, time.Minute}, Cost: 1}}, 2, "ratelimit: charges 0 and 1 are of the same counter, add their costs"},
 	} {
 		got := ""
 		if err := Check(test.charges, make([]Decision, test.room)); err != nil {
@@ -414,7 +414,7 @@ func TestDecisionsAreSound(t *testing.T) {
 				}
 				if rapid.IntRange(0, 9).Draw(t, "settle") == 0 {
 					units := rapid.SampledFrom([]int64{math.MinInt64, -limit, -1, 0, 1, limit, math.MaxInt64}).Draw(t, "units")
-					k.state = a.Settle(k.state, now, units)
+					k.state = a.Settle(k.state, now, units, 0)
 				}
 				cost := rapid.Int64Range(0, limit).Draw(t, "cost")
 				d := k.take(now, cost)
@@ -452,7 +452,7 @@ func TestDurationsDoNotOverflow(t *testing.T) {
 		TokenBucket{Capacity: 7300, Refill: 1, Per: 24 * time.Hour},
 		LeakyBucket{Capacity: 7300, Rate: 1, Per: 24 * time.Hour},
 	} {
-		state := rule.Settle(State{}, dawn, math.MaxInt64)
+		state := rule.Settle(State{}, dawn, math.MaxInt64, 0)
 		if _, d := rule.Step(state, dawn-decade, 1); d.ResetAfter <= 0 || d.RetryAfter <= 0 {
 			t.Errorf("%v: %+v", rule, d)
 		}

@@ -3,6 +3,7 @@ package algorithms
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Charge asks for Cost units of one key under one rule.
@@ -13,8 +14,21 @@ type Charge struct {
 	Key string
 	// Algorithm is the rule. Required.
 	Algorithm Algorithm
-	// Cost in units, at least 0. Zero asks and takes nothing.
+	// Cost in units, at least 0. Zero asks and takes nothing. When settling, what to
+	// charge more or, negative, to give back.
 	Cost int64
+	// At is, when settling, the time of the decision that took the units
+	// (Decision.At): they go back to the window that held them, and are lost if it has
+	// passed. The zero time means that they were taken last.
+	At time.Time
+}
+
+// Taken is At in microseconds, 0 for the zero time.
+func (c *Charge) Taken() int64 {
+	if c.At.IsZero() {
+		return 0
+	}
+	return c.At.UnixMicro()
 }
 
 // Check is what every store asks of the charges it is to decide: a valid rule and a

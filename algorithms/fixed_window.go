@@ -74,9 +74,13 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 }
 
 // Settle implements [Algorithm]. Units of a window that has ended are not given back.
-func (a FixedWindow) Settle(s State, now, units int64) State {
-	s, _ = roll(s, now, a.Window.Microseconds())
+func (a FixedWindow) Settle(s State, now, units, taken int64) State {
+	window := a.Window.Microseconds()
+	s, _ = roll(s, now, window)
 	s.Previous = 0
+	if units < 0 && taken != 0 && taken-taken%window != s.At {
+		return s
+	}
 	units = max(-maxExact, min(units, maxExact))
 	s.Used = max(0, min(s.Used+units, maxExact))
 	return s

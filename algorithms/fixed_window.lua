@@ -34,8 +34,11 @@ local function step(at, used, _, now, cost, limit, window)
   return allowed, math.max(0, limit - used), reset_after(at, used, now, window), retry, 0, at, used, 0
 end
 
-local function settle(at, used, _, now, units, limit, window)
+local function settle(at, used, _, now, units, taken, limit, window)
   at, used = roll(at, used, now, window)
+  if units < 0 and taken ~= 0 and taken - taken % window ~= at then
+    return reset_after(at, used, now, window), at, used, 0
+  end
   units = math.max(-MAX_EXACT, math.min(units, MAX_EXACT))
   used = math.max(0, math.min(used + units, MAX_EXACT))
   return reset_after(at, used, now, window), at, used, 0

@@ -69,7 +69,7 @@ func (a LeakyBucket) Step(s State, now, cost int64) (State, Decision) {
 }
 
 // Settle implements [Algorithm].
-func (a LeakyBucket) Settle(s State, now, units int64) State {
+func (a LeakyBucket) Settle(s State, now, units, _ int64) State {
 	refill, unit := reduce(a.Rate, a.Per)
 	return settleBucket(s, now, units, a.Capacity, refill, unit)
 }

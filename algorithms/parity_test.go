@@ -59,13 +59,16 @@ func (r *luaRule) call(f *lua.LFunction, results int, args ...lua.LValue) []lua.
 	return out
 }
 
-func (r *luaRule) args(a Algorithm, now, n int64) []lua.LValue {
+func (r *luaRule) args(a Algorithm, now, n int64, more ...int64) []lua.LValue {
 	at, used := r.at, r.used
 	if log, ok := used.(*lua.LTable); ok {
 		opened := r.call(r.open, 2, log)
 		at, used = opened[0], opened[1]
 	}
 	args := []lua.LValue{at, used, r.extra, lua.LNumber(now), lua.LNumber(n)}
+	for _, n := range more {
+		args = append(args, lua.LNumber(n))
+	}
 	for _, p := range a.Parameters() {
 		args = append(args, lua.LNumber(p))
 	}
@@ -98,8 +101,8 @@ func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
 	return d
 }
 
-func (r *luaRule) give(a Algorithm, now, units int64) time.Duration {
-	out := r.call(r.settle, 4, r.args(a, now, units)...)
+func (r *luaRule) give(a Algorithm, now, units, taken int64) time.Duration {
+	out := r.call(r.settle, 4, r.args(a, now, units, taken)...)
 	r.store(out[1], out[2], out[3])
 	return Microseconds(int64(out[0].(lua.LNumber)))
 }
@@ -114,6 +117,7 @@ func TestGoStepEqualsLuaStep(t *testing.T) {
 			chunk.reset(rule)
 			a := drawRule(t, rule.Name)
 			var state State
+			var times []int64
 			now := int64(1_764_584_707_000_000) + rapid.Int64Range(0, 1e9).Draw(t, "start")
 			for range rapid.IntRange(1, 60).Draw(t, "requests") {
 				if gap := drawGap(t, a); now+gap > 1e15 && now+gap < maxExact/2 {
@@ -124,9 +128,13 @@ func TestGoStepEqualsLuaStep(t *testing.T) {
 				}
 				if rapid.IntRange(0, 9).Draw(t, "settle") == 0 {
 					units := rapid.Int64Range(-2*a.Parameters()[0], 2*a.Parameters()[0]).Draw(t, "units")
-					state = a.Settle(state, now, units)
+					taken := int64(0)
+					if len(times) > 0 && rapid.Bool().Draw(t, "of a time") {
+						taken = rapid.SampledFrom(times).Draw(t, "taken")
+					}
+					state = a.Settle(state, now, units, taken)
 					_, d := a.Step(state, now, 0)
-					if reset := chunk.give(a, now, units); reset != d.ResetAfter {
+					if reset := chunk.give(a, now, units, taken); reset != d.ResetAfter {
 						t.Fatalf("%v: settle %d: Go resets after %v, Lua after %v", a, units, d.ResetAfter, reset)
 					}
 					continue
@@ -139,6 +147,7 @@ func TestGoStepEqualsLuaStep(t *testing.T) {
 				if want.Allowed && cost > 0 || next.At < state.At {
 					state = next
 				}
+				times = append(times, now)
 				if got := chunk.take(a, now, cost); got != want {
 					t.Fatalf("%v: cost %d at %d:\nGo  %+v\nLua %+v\nstate %+v", a, cost, now, want, got, state)
 				}

@@ -26,7 +26,7 @@ type Rule struct {
 	//	read(key) -> at, used, extra
 	//	step(at, used, extra, now, cost, p1, p2, p3)
 	//	  -> allowed, remaining, reset, retry, delay, at, used, extra
-	//	settle(at, used, extra, now, units, p1, p2, p3) -> reset, at, used, extra
+	//	settle(at, used, extra, now, units, taken, p1, p2, p3) -> reset, at, used, extra
 	//	write(key, ttl, at, used, extra)
 	//
 	// where p1, p2, p3 are the Parameters, times are microseconds (ttl milliseconds)

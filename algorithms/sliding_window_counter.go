@@ -99,19 +99,24 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
-// Settle implements [Algorithm]. What is given back is taken from the current window
-// first, then from the previous one.
-func (a SlidingWindowCounter) Settle(s State, now, units int64) State {
+// Settle implements [Algorithm]. Units taken at an unknown time go back to the current
+// window first, then to the previous one.
+func (a SlidingWindowCounter) Settle(s State, now, units, taken int64) State {
 	window := a.Window.Microseconds()
 	s, _ = roll(s, now, window)
 	if units > 0 {
 		s.Used = min(s.Used+min(units, maxExact), maxExact/window)
 		return s
 	}
-	s.Used += max(units, -maxExact)
-	if s.Used < 0 {
-		s.Previous = max(0, s.Previous+s.Used)
-		s.Used = 0
+	units = max(units, -maxExact)
+	switch start := taken - taken%window; {
+	case taken == 0:
+		s.Previous = max(0, s.Previous+min(0, s.Used+units))
+		s.Used = max(0, s.Used+units)
+	case start == s.At:
+		s.Used = max(0, s.Used+units)
+	case start == s.At-window:
+		s.Previous = max(0, s.Previous+units)
 	}
 	return s
 }

@@ -52,15 +52,20 @@ local function step(at, used, previous, now, cost, limit, window)
   return allowed, remaining, reset_after(at, used, previous, now, window), retry, 0, at, used, previous
 end
 
-local function settle(at, used, previous, now, units, limit, window)
+local function settle(at, used, previous, now, units, taken, limit, window)
   at, used, previous = roll(at, used, previous, now, window)
   if units > 0 then
     used = math.min(used + math.min(units, MAX_EXACT), math.floor(MAX_EXACT / window))
   else
-    used = used + math.max(units, -MAX_EXACT)
-    if used < 0 then
-      previous = math.max(0, previous + used)
-      used = 0
+    units = math.max(units, -MAX_EXACT)
+    local start = taken - taken % window
+    if taken == 0 then
+      previous = math.max(0, previous + math.min(0, used + units))
+      used = math.max(0, used + units)
+    elseif start == at then
+      used = math.max(0, used + units)
+    elseif start == at - window then
+      previous = math.max(0, previous + units)
     end
   end
   return reset_after(at, used, previous, now, window), at, used, previous

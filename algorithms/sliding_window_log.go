@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 )
@@ -85,19 +86,37 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
-// Settle implements [Algorithm]. What is given back is taken from the newest entries.
-func (a SlidingWindowLog) Settle(s State, now, units int64) State {
+// Settle implements [Algorithm]. Units taken at an unknown time go back from the newest
+// entries; others from the entry of that time, which those after it follow.
+func (a SlidingWindowLog) Settle(s State, now, units, taken int64) State {
 	s = forget(s, now, a.Window.Microseconds())
 	if units > 0 {
 		return remember(s, max(now, s.At), min(units, maxLog))
 	}
-	s.Used += max(units, -maxExact)
-	if s.Used <= s.Previous {
+	units = max(units, -maxExact)
+	last := len(s.Log)
+	if taken != 0 {
+		last = sort.Search(len(s.Log), func(i int) bool { return s.Log[i].At > taken })
+	}
+	for last--; last >= 0 && units < 0 && (taken == 0 || s.Log[last].At == taken); last-- {
+		before := s.Previous
+		if last > 0 {
+			before = s.Log[last-1].Total
+		}
+		back := min(s.Log[last].Total-before, -units)
+		units += back
+		s.Used -= back
+		for i := last; i < len(s.Log); i++ {
+			s.Log[i].Total -= back
+		}
+		if s.Log[last].Total == before {
+			s.Log = slices.Delete(s.Log, last, last+1)
+		}
+	}
+	if len(s.Log) == 0 {
 		return State{}
 	}
-	last := sort.Search(len(s.Log), func(i int) bool { return s.Log[i].Total >= s.Used })
-	s.At = s.Log[last].At
-	s.Log, s.Added = s.Log[:last], Entry{s.At, s.Used}
+	s.At = s.Log[len(s.Log)-1].At
 	return s
 }
 

@@ -28,7 +28,7 @@ local function read(key)
 end
 
 -- A change names what to do to the stored log: keep only so many of the oldest; clear it
--- or forget all up to floor; add one entry.
+-- or forget all up to floor; add entries of at, total, cost.
 local function write(key, ttl, _, change)
   if change.keep then
     redis.call('ZREMRANGEBYRANK', key, change.keep, -1)
@@ -38,8 +38,8 @@ local function write(key, ttl, _, change)
   elseif change.floor then
     redis.call('ZREMRANGEBYSCORE', key, '-inf', change.floor)
   end
-  if change.cost then
-    redis.call('ZADD', key, change.at, string.format('%016.0f:%.0f', change.total, change.cost))
+  for _, entry in ipairs(change) do
+    redis.call('ZADD', key, entry.at, string.format('%016.0f:%.0f', entry.total, entry.cost))
   end
   redis.call('PEXPIRE', key, ttl)
 end
@@ -61,7 +61,7 @@ local function forget(at, log, now, window)
   local previous = total - cost
   used = used - previous
   if at - now > window + CLOCK_SLACK then
-    return 0, 0, 0, used, now, { clear = true, at = now, total = used, cost = used }
+    return 0, 0, 0, used, now, { clear = true, { at = now, total = used, cost = used } }
   end
   return first, count, previous, used, at, { floor = floor }
 end
@@ -92,9 +92,8 @@ local function step(at, log, _, now, cost, limit, window)
     allowed = 1
     if cost > 0 then
       at = math.max(now, at)
-      -- After a clock set back the one entry that stands for all of them grows.
-      change.at, change.total, change.cost = at, previous + used + cost, (change.cost or 0) + cost
       used = used + cost
+      change[#change + 1] = { at = at, total = previous + used, cost = cost }
     end
   end
 
@@ -105,36 +104,69 @@ local function step(at, log, _, now, cost, limit, window)
   return allowed, math.max(0, limit - used), reset, retry, 0, at, change, nil
 end
 
-local function settle(at, log, _, now, units, limit, window)
+local function settle(at, log, _, now, units, taken, limit, window)
   local first, count, previous, used, change
   first, count, previous, used, at, change = forget(at, log, now, window)
   if units > 0 then
     units = math.min(units, MAX_LOG)
     at = math.max(now, at)
-    change.at, change.total, change.cost = at, previous + used + units, (change.cost or 0) + units
+    change[#change + 1] = { at = at, total = previous + used + units, cost = units }
     return at + window - now, at, change, nil
   end
-  used = used + math.max(units, -MAX_EXACT)
-  if used <= 0 then
+  if used == 0 then
     return 0, 0, { clear = true }, nil
   end
-  if count == 0 then
-    change.total, change.cost = used, used
+  units = math.max(units, -MAX_EXACT)
+
+  -- The log after a clock set back is the one entry of the change; else it is what is
+  -- stored from rank first on. Either way rank last is the newest that may give back.
+  local function entry(rank)
+    if change[1] then
+      return change[1].at, change[1].total, change[1].cost
+    end
+    return log.entry(rank)
+  end
+  local length = change[1] and 1 or count
+  local last = length - 1
+  if taken ~= 0 and not change[1] then
+    last = math.min(last, log.older(taken) - 1)
+  end
+  local left, rank = units, last
+  local changed = {}
+  while rank >= first and left < 0 do
+    local came, total, cost = entry(rank)
+    if taken ~= 0 and came ~= taken then
+      break
+    end
+    local back = math.min(cost, -left)
+    left = left + back
+    changed[rank] = cost - back
+    rank = rank - 1
+  end
+  if left == units then
     return at + window - now, at, change, nil
   end
-  local low, high = first, count - 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local _, total = log.entry(middle)
-    if total >= previous + used then
-      high = middle
-    else
-      low = middle + 1
+
+  -- Everything from the oldest changed entry on is written anew, with its new total.
+  local oldest = rank + 1
+  local _, total, cost = entry(oldest)
+  total = total - cost
+  local rewritten = { keep = not change[1] and oldest or nil, floor = change.floor, clear = change.clear }
+  for r = oldest, length - 1 do
+    local came, _, old_cost = entry(r)
+    local new_cost = changed[r] or old_cost
+    if new_cost > 0 then
+      total = total + new_cost
+      rewritten[#rewritten + 1] = { at = came, total = total, cost = new_cost }
     end
   end
-  local came, total, cost = log.entry(low)
-  change.keep = low
-  change.at, change.total, change.cost = came, previous + used, cost - (total - previous - used)
-  return came + window - now, came, change, nil
+  if #rewritten > 0 then
+    at = rewritten[#rewritten].at
+  elseif oldest > first then
+    at = (entry(oldest - 1))
+  else
+    return 0, 0, { clear = true }, nil
+  end
+  return at + window - now, at, rewritten, nil
 end
 

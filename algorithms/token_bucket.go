@@ -64,8 +64,9 @@ func (a TokenBucket) Step(s State, now, cost int64) (State, Decision) {
 }
 
 // Settle implements [Algorithm]. Charging more can leave the bucket in debt, which is
-// refilled first.
-func (a TokenBucket) Settle(s State, now, units int64) State {
+// refilled first. When tokens were taken makes no difference: a bucket that was full
+// again in between gets back more than it should, at most the units.
+func (a TokenBucket) Settle(s State, now, units, _ int64) State {
 	refill, unit := reduce(a.Refill, a.Per)
 	return settleBucket(s, now, units, a.Capacity, refill, unit)
 }

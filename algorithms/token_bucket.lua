@@ -42,7 +42,7 @@ local function step(at, used, stored_unit, now, cost, capacity, refill, unit)
   return allowed, remaining, reset_after(at, used, now, refill), retry, 0, at, used, unit
 end
 
-local function settle(at, used, stored_unit, now, units, capacity, refill, unit)
+local function settle(at, used, stored_unit, now, units, _, capacity, refill, unit)
   at, used = drain(at, used, stored_unit, now, capacity, refill, unit)
   local most = math.floor(MAX_EXACT / unit)
   used = math.max(0, math.min(used + math.max(-most, math.min(units, most)) * unit, most * unit))

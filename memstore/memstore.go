@@ -97,7 +97,7 @@ func (s *Store) Settle(_ context.Context, charges []algorithms.Charge) error {
 		charge := &charges[i]
 		shard, hash := s.find(charge)
 		shard.mu.Lock()
-		state := charge.Algorithm.Settle(shard.load(hash), now, charge.Cost)
+		state := charge.Algorithm.Settle(shard.load(hash), now, charge.Cost, charge.Taken())
 		state, decision := charge.Algorithm.Step(state, now, 0)
 		if decision.ResetAfter == 0 {
 			shard.forget(hash)

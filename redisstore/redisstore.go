@@ -18,9 +18,14 @@
 //
 // # Several charges on a cluster
 //
-// Redis Cluster runs a script on keys of one slot. Charges of one call need a common
-// hash tag in their keys ("{user:42}:api", "{user:42}:login"), as the limiter gives
-// them; otherwise Redis answers CROSSSLOT, which is an error of the call.
+// A cluster runs a script on keys of one slot. Charges whose keys have a common hash tag
+// ("{user:42}:api", "{user:42}:login"), as the limiter gives those of one identity, are
+// one script there too. Charges of several hash tags, such as a limit per user and a
+// backstop per address, are one script a tag on a *redis.ClusterClient or *redis.Ring,
+// in the order of the tags; when one refuses, what those before it took is given back.
+// That never lets more through than the limits. It can let less: between taking and
+// giving back, other requests see the units as used, and if giving back fails they stay
+// used until their window passes.
 package redisstore
 
 import (
@@ -52,6 +57,7 @@ type Options struct {
 type Store struct {
 	client  redis.UniversalClient
 	owned   bool
+	sharded bool // keys of different hash tags may be on different servers
 	prefix  string
 	scripts scripts
 }
@@ -63,6 +69,10 @@ type Store struct {
 // ContextTimeoutEnabled; otherwise its ReadTimeout does, 3 s unless set.
 func New(client redis.UniversalClient, options ...Options) *Store {
 	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua)}
+	switch client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		s.sharded = true
+	}
 	for _, o := range options {
 		if o.Prefix != "" {
 			s.prefix = o.Prefix
@@ -125,8 +135,12 @@ func (s *Store) Settle(ctx context.Context, charges []algorithms.Charge) error {
 	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
 		return err
 	}
-	_, err := s.scripts.takeAll.run(ctx, s.client, s.arguments("settle", charges))
-	return wrap(err)
+	var errs error
+	for group := range s.groups(charges) {
+		_, err := s.scripts.takeAll.run(ctx, s.client, s.arguments("settle", group))
+		errs = errors.Join(errs, err)
+	}
+	return wrap(errs)
 }
 
 // Reset forgets the counters of the charges.
@@ -134,11 +148,15 @@ func (s *Store) Reset(ctx context.Context, charges []algorithms.Charge) error {
 	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
 		return err
 	}
-	names := make([]string, len(charges))
-	for i := range charges {
-		names[i] = s.name(&charges[i])
+	var errs error
+	for group := range s.groups(charges) {
+		names := make([]string, len(group))
+		for i := range group {
+			names[i] = s.name(&group[i])
+		}
+		errs = errors.Join(errs, s.client.Del(ctx, names...).Err())
 	}
-	return wrap(s.client.Del(ctx, names...).Err())
+	return wrap(errs)
 }
 
 func (s *Store) check(ctx context.Context, charges []algorithms.Charge) error {
@@ -158,6 +176,14 @@ func (s *Store) decide(ctx context.Context, charges []algorithms.Charge, decisio
 	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
 		return err
 	}
+	if s.sharded && len(charges) > 1 {
+		return s.decideGroups(ctx, charges, decisions, count)
+	}
+	return s.decideTogether(ctx, charges, decisions, count)
+}
+
+// decideTogether decides charges whose counters are on one server, in one script.
+func (s *Store) decideTogether(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, count bool) error {
 	var reply []int64
 	var err error
 	if len(charges) == 1 {
@@ -186,7 +212,7 @@ func (s *Store) argumentsOfOne(charge *algorithms.Charge, count bool) []any {
 }
 
 func (s *Store) arguments(mode string, charges []algorithms.Charge) []any {
-	args := make([]any, 0, 2+6*len(charges))
+	args := make([]any, 0, 2+7*len(charges))
 	args = append(args, len(charges))
 	for i := range charges {
 		args = append(args, s.name(&charges[i]))
@@ -195,7 +221,7 @@ func (s *Store) arguments(mode string, charges []algorithms.Charge) []any {
 	for i := range charges {
 		a := charges[i].Algorithm
 		p := a.Parameters()
-		args = append(args, a.Shape().Format, charges[i].Cost, p[0], p[1], p[2])
+		args = append(args, a.Shape().Format, charges[i].Cost, charges[i].Taken(), p[0], p[1], p[2])
 	}
 	return args
 }

@@ -85,7 +85,7 @@ func (m *Model) Settle(_ context.Context, charges []algorithms.Charge) error {
 		if charge.Cost >= 0 {
 			c.add(now, charge.Cost)
 		} else {
-			c.giveBack(charge.Algorithm, now, -charge.Cost)
+			c.giveBack(charge.Algorithm, now, -charge.Cost, charge.Taken())
 		}
 	}
 	return nil
@@ -194,8 +194,9 @@ func (c *counter) add(now, units int64) {
 	c.at = now
 }
 
-// giveBack undoes the newest admissions that still count, down to nothing.
-func (c *counter) giveBack(a algorithms.Algorithm, now, units int64) {
+// giveBack undoes admissions that still count, down to nothing: those of the window, or
+// of the moment, that held the time taken, or the newest.
+func (c *counter) giveBack(a algorithms.Algorithm, now, units, taken int64) {
 	if c.rate != nil {
 		c.level = c.used(nil, now)
 		c.level.Sub(c.level, whole(units))
@@ -207,6 +208,9 @@ func (c *counter) giveBack(a algorithms.Algorithm, now, units int64) {
 	}
 	for i := len(c.admitted) - 1; i >= 0 && units > 0; i-- {
 		e := &c.admitted[i]
+		if taken != 0 && !together(a, e.at, taken) {
+			continue
+		}
 		alone := counter{admitted: []admission{*e}}
 		if e.units > 0 && alone.used(a, now).Sign() == 0 && !previousWindow(a, e.at, now) {
 			return
@@ -215,6 +219,15 @@ func (c *counter) giveBack(a algorithms.Algorithm, now, units int64) {
 		e.units -= back
 		units -= back
 	}
+}
+
+// together says whether units of two moments are given back alike.
+func together(a algorithms.Algorithm, one, other int64) bool {
+	if _, ok := a.(algorithms.SlidingWindowLog); ok {
+		return one == other
+	}
+	window := a.Shape().Window.Microseconds()
+	return one/window == other/window
 }
 
 // previousWindow says whether at lies in the window before now's, which a sliding

@@ -25,6 +25,7 @@ func testModel(t *testing.T, open Open) {
 		s := newSubject(t, open)
 		random := rand.New(rand.NewPCG(uint64(life), 0))
 		rules := []algorithms.Algorithm{randomRule(random), randomRule(random)}
+		var times []time.Time
 		for request := range 40 {
 			s.advance(randomGap(random, rules[0]))
 			if s.now.Year() > 2200 {
@@ -38,6 +39,9 @@ func testModel(t *testing.T, open Open) {
 			}
 			if random.IntN(8) == 0 {
 				charges[0].Cost -= random.Int64N(limitOf(rules[0]) + 1)
+				if len(times) > 0 && random.IntN(2) == 0 {
+					charges[0].At = times[random.IntN(len(times))]
+				}
 				ok(t, s.Settle(context.Background(), charges[:1]))
 				ok(t, s.model.Settle(context.Background(), charges[:1]))
 				continue
@@ -49,6 +53,7 @@ func testModel(t *testing.T, open Open) {
 			got, want := make([]algorithms.Decision, len(charges)), make([]algorithms.Decision, len(charges))
 			ok(t, judge(context.Background(), charges, want))
 			ok(t, decide(context.Background(), charges, got))
+			times = append(times, got[0].At)
 			if !slices.Equal(got, want) {
 				t.Fatalf("life %d, request %d at %d: %v\nstore %+v\nmodel %+v", life, request, s.now.UnixMicro(), charges, got, want)
 			}
@@ -109,7 +114,7 @@ func testFirstAnswer(t *testing.T, open Open) {
 				algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: time.Minute},
 			} {
 				cost := min(1+limit%3, limit)
-				charges = append(charges, algorithms.Charge{Key: strconv.FormatInt(limit, 10), Algorithm: a, Cost: cost})
+				charges = append(charges, algorithms.Charge{Key: "{first}:" + strconv.FormatInt(limit, 10), Algorithm: a, Cost: cost})
 			}
 		}
 		ok(t, s.Take(context.Background(), charges, decisions))

@@ -31,8 +31,8 @@ local function change(entries, c)
   while entries[1] and (c.clear or c.floor and entries[1].at <= c.floor) do
     table.remove(entries, 1)
   end
-  if c.cost then
-    entries[#entries + 1] = { at = c.at, total = c.total, cost = c.cost }
+  for _, entry in ipairs(c) do
+    entries[#entries + 1] = { at = entry.at, total = entry.total, cost = entry.cost }
   end
 end
 
