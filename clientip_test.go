@@ -187,6 +187,9 @@ func slowClientIP(remoteAddr, forwarded string) string {
 		}
 		at, hops = hop, hops[:len(hops)-1]
 	}
+	if b := at.As16(); netip.MustParsePrefix("64:ff9b::/96").Contains(at) {
+		at = netip.AddrFrom4([4]byte(b[12:]))
+	}
 	if at.Is4() {
 		return at.String()
 	}
@@ -212,9 +215,5 @@ func slowAddr(s string) (netip.Addr, bool) {
 	if err != nil {
 		return netip.Addr{}, false
 	}
-	addr = addr.WithZone("").Unmap()
-	if b := addr.As16(); netip.MustParsePrefix("64:ff9b::/96").Contains(addr) {
-		addr = netip.AddrFrom4([4]byte(b[12:]))
-	}
-	return addr, true
+	return addr.WithZone("").Unmap(), true
 }
