@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -192,6 +193,39 @@ func TestCostOfEachRequest(t *testing.T) {
 	}
 	if failures.Load() != 1 {
 		t.Errorf("%d failures reported, want 1 for the negative cost", failures.Load())
+	}
+}
+
+// A cost that a client can choose must not wrap around into one that nobody pays.
+func TestHugeCostsOfOneQuotaAreRefused(t *testing.T) {
+	huge := func(*http.Request) int64 { return math.MaxInt64 }
+	l := build(t, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "a", Limits: perMinute(10), CostOf: huge}, {Name: "b", Quota: "a", CostOf: huge}},
+		Routes:   ratelimit.Routes{"/": {"a", "b"}},
+		Default:  "a",
+	})
+	resp := get(l.Handler(ok), "/")
+	wantStatuses(t, []int{resp.StatusCode}, 429)
+	wantHeaders(t, resp.Header, "X-RateLimit-Remaining", "10", "Retry-After", "")
+}
+
+func TestLimitsThatCanNotBeCountNothing(t *testing.T) {
+	l := build(t, ratelimit.Config{
+		Policies: []ratelimit.Policy{
+			policy("api", 10),
+			{Name: "own", Limits: perMinute(10), LimitsOf: func(context.Context, ratelimit.Key) (ratelimit.Limits, error) { return ratelimit.Limits{}, nil }},
+		},
+		Routes:  ratelimit.Routes{"/": {"api", "own"}},
+		Default: "api",
+	})
+	resp := get(l.Handler(ok), "/")
+	wantStatuses(t, []int{resp.StatusCode}, 429)
+	wantHeaders(t, resp.Header, "X-RateLimit-Remaining", "0", "Retry-After", "")
+	if reset := integer(t, resp.Header, "X-RateLimit-Reset"); reset < time.Now().Unix()-1 {
+		t.Errorf("X-RateLimit-Reset is %d, before now", reset)
+	}
+	if got := remaining(t, l, "api"); got != 10 {
+		t.Errorf("%d left of the other policy, want 10", got)
 	}
 }
 

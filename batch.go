@@ -39,6 +39,14 @@ func (b *batch) free() {
 	batches.Put(b)
 }
 
+// toTake is the charges that can refuse: none if one of the policies refuses everything.
+func (b *batch) toTake() []algorithms.Charge {
+	if b.never != nil {
+		return nil
+	}
+	return b.charges[:b.enforced]
+}
+
 // add charges the identity under the policy. Policies of one quota and identity add up
 // to one charge, shadows apart.
 func (b *batch) add(p *policy, identity string, limits Limits, cost int64, shadow bool) {
@@ -91,7 +99,7 @@ func (b *batch) find(key string, from int) int {
 // a nil policy if there are none.
 func (b *batch) tightest(from, to int) (*policy, Decision) {
 	if b.never != nil && from == 0 {
-		return b.never, Decision{RetryAfter: Never}
+		return b.never, Decision{At: time.Now(), RetryAfter: Never} // no store was asked
 	}
 	for i := from; i < to; i++ {
 		if b.blocks[i] {

@@ -157,5 +157,8 @@ func (l *Limiter) costOf(p *policy, r *http.Request) int64 {
 			Err: fmt.Errorf("ratelimit: Policies[%q].CostOf must be >= 0, got %d", p.Name, cost)})
 		return 1
 	}
-	return cost
+	return min(cost, maxCost)
 }
+
+// maxCost is above every limit, and a sum of some of it fits an integer.
+const maxCost = 1 << 53

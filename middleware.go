@@ -93,7 +93,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	p.batch = b
 	defer p.done()
 	l.chargeAll(r, config, p)
-	if err := l.store.Take(p, b.charges[:b.enforced], b.decisions); err != nil {
+	if err := l.store.Take(p, b.toTake(), b.decisions); err != nil {
 		l.serveUndecided(w, r.WithContext(p), config, next)
 		return
 	}
