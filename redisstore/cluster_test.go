@@ -24,7 +24,7 @@ func realCluster(t *testing.T) (*redis.ClusterClient, []*redis.Client) {
 	var addrs, buses []string
 	for range 3 {
 		// By default the bus is 10000 ports further up, which may be none.
-		_, bus, _ := strings.Cut(freeAddr(), ":")
+		_, bus, _ := strings.Cut(redistest.FreeAddr(t), ":")
 		server := redistest.Run(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000")
 		node := redis.NewClient(&redis.Options{Addr: server.Addr})
 		t.Cleanup(func() { _ = node.Close() })
@@ -41,7 +41,7 @@ func realCluster(t *testing.T) (*redis.ClusterClient, []*redis.Client) {
 	for i, node := range nodes {
 		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 			info := node.ClusterInfo(ctx).Val()
-			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") && len(node.ClusterSlots(ctx).Val()) == 3 {
+			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") && len(node.ClusterShards(ctx).Val()) == 3 {
 				break
 			}
 			if time.Since(start) > 20*time.Second {
@@ -128,16 +128,28 @@ func TestB67_Cluster(t *testing.T) {
 		}
 	})
 
-	t.Run("charges of different slots are an error and count nothing", func(t *testing.T) {
+	t.Run("charges of different slots", func(t *testing.T) {
 		rule := algorithms.FixedWindow{Limit: 3, Window: steady()}
-		charges := append(charge("here", rule, 1), charge("there", rule, 1)...)
-		if err := store.Take(ctx, charges, make([]algorithms.Decision, 2)); !redis.HasErrorPrefix(err, "CROSSSLOT") {
-			t.Errorf("Take: %v, want CROSSSLOT", err)
-		}
-		for _, key := range []string{"here", "there"} {
-			if d := take(t, store, key, rule, 0); d.Remaining != 3 {
-				t.Errorf("%s: %d left, want 3", key, d.Remaining)
+		charges := append(charge("here", rule, 2), charge("there", rule, 2)...)
+		decisions := make([]algorithms.Decision, 2)
+		for i, want := range []struct {
+			allowed bool
+			left    int64
+		}{{true, 1}, {false, 1}} {
+			must(t, store.Take(ctx, charges, decisions))
+			for j, d := range decisions {
+				if d.Allowed != want.allowed || d.Remaining != want.left {
+					t.Errorf("request %d, charge %d: %+v, want allowed %v, %d left", i+1, j, d, want.allowed, want.left)
+				}
 			}
+		}
+		must(t, store.Reset(ctx, charges[:1]))
+		must(t, store.Take(ctx, charges, decisions))
+		if !decisions[0].Allowed || decisions[1].Allowed || decisions[0].Remaining != 3 {
+			t.Errorf("one of two refuses: %+v, want the other to stand at 3", decisions)
+		}
+		if d := take(t, store, "here", rule, 0); d.Remaining != 3 {
+			t.Errorf("a refused unit was counted: %d left, want 3", d.Remaining)
 		}
 	})
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"iter"
 	"slices"
-	"strings"
 
 	"github.com/seed-601ed181/ratelimit/algorithms"
 )
@@ -35,14 +34,11 @@ func (s *Store) groups(charges []algorithms.Charge) iter.Seq[[]algorithms.Charge
 	}
 }
 
-// tag is the part of the counter's name that decides where it is (Redis Cluster
-// specification, hash tags).
+// tag is the part of the counter's name that decides where it is.
 func (s *Store) tag(charge *algorithms.Charge) string {
 	name := s.name(charge)
-	if _, rest, ok := strings.Cut(name, "{"); ok {
-		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
-			return tag
-		}
+	if tag := hashTag(name); tag != "" {
+		return tag
 	}
 	return name
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-601ed181/ratelimit/algorithms"
@@ -17,24 +16,22 @@ import (
 // On servers that share the keys out, charges of several hash tags can't be one script;
 // the suite holds all the same.
 func TestStoreOnRing(t *testing.T) {
+	one, two := redistest.Run(t), redistest.Run(t)
+	var servers []*redis.Client
+	for _, server := range []*redistest.Server{one, two} {
+		client := redis.NewClient(&redis.Options{Addr: server.Addr})
+		defer func() { _ = client.Close() }()
+		servers = append(servers, client)
+	}
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr, "two": two.Addr}, ContextTimeoutEnabled: true})
+	defer func() { _ = ring.Close() }()
 	storetest.Run(t, func(t *testing.T, start time.Time) (storetest.Store, func(time.Duration)) {
-		servers := []*miniredis.Miniredis{miniredis.RunT(t), miniredis.RunT(t)}
-		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": servers[0].Addr(), "two": servers[1].Addr()}})
-		t.Cleanup(func() { _ = ring.Close() })
-		now := start
-		set := func(d time.Duration) {
-			for _, server := range servers {
-				server.SetTime(now)
-				if d > 0 {
-					server.FastForward(d)
-				}
+		for _, server := range servers {
+			if err := server.FlushDB(context.Background()).Err(); err != nil {
+				t.Fatal(err)
 			}
 		}
-		set(0)
-		return New(ring), func(d time.Duration) {
-			now = now.Add(d)
-			set(d)
-		}
+		return openUnderClock(t, start, ring, servers...)
 	})
 }
 

@@ -2,10 +2,8 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
-	"net"
+	"errors"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/seed-601ed181/ratelimit/internal/redistest"
 	"github.com/seed-601ed181/ratelimit/storetest"
 )
 
@@ -23,58 +22,17 @@ var redisAddr string
 func TestMain(m *testing.M) {
 	stop := func() {}
 	if redisAddr = os.Getenv("REDIS_ADDR"); redisAddr == "" {
-		redisAddr, stop = startRedis()
-	}
-	code := m.Run()
-	stop()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+		switch server, err := redistest.Start(); {
+		case err == nil:
+			redisAddr, stop = server.Addr, server.Stop
+		case !errors.Is(err, redistest.ErrNoServer):
+			panic(err)
 		}
 	}
-	os.Exit(code)
-}
-
-// startRedis starts a redis-server of its own on a free port, if there is a binary.
-func startRedis(args ...string) (addr string, stop func()) {
-	binary, err := exec.LookPath("redis-server")
-	if err != nil {
-		return "", func() {}
-	}
-	addr = freeAddr()
-	_, port, _ := strings.Cut(addr, ":")
-	dir, err := os.MkdirTemp("", "redisstore")
-	if err != nil {
-		panic(err)
-	}
-	server := exec.Command(binary, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", dir}, args...)...)
-	if err := server.Start(); err != nil {
-		panic(err)
-	}
-	stop = func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-		_ = os.RemoveAll(dir)
-	}
-	for range 500 {
-		if conn, err := net.Dial("tcp", addr); err == nil {
-			_ = conn.Close()
-			return addr, stop
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	stop()
-	panic("redis-server does not listen on " + addr)
-}
-
-func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		stop()
+		os.Exit(code)
+	}))
 }
 
 // realRedis returns an empty database of the real server. It skips the test on a
@@ -82,10 +40,7 @@ func freeAddr() string {
 func realRedis(t testing.TB) *redis.Client {
 	t.Helper()
 	if redisAddr == "" {
-		if os.Getenv("RATELIMIT_REQUIRE_REDIS") != "" {
-			t.Fatal("RATELIMIT_REQUIRE_REDIS is set, but there is no redis-server on PATH and no REDIS_ADDR")
-		}
-		t.Skip("no redis-server on PATH and no REDIS_ADDR")
+		redistest.Missing(t)
 	}
 	client := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
@@ -142,15 +97,25 @@ func testClock() string {
 // openReal opens a store on the real server under the suite's clock.
 func openReal(t *testing.T, start time.Time) (storetest.Store, func(time.Duration)) {
 	client := realRedis(t)
-	t.Cleanup(func() { everyKeyExpires(t, client) })
+	return openUnderClock(t, start, client, client)
+}
+
+// openUnderClock opens a store on a client of some empty servers, which all read the
+// suite's clock.
+func openUnderClock(t *testing.T, start time.Time, client redis.UniversalClient, servers ...*redis.Client) (storetest.Store, func(time.Duration)) {
+	for _, server := range servers {
+		t.Cleanup(func() { everyKeyExpires(t, server) })
+	}
 	now := start
 	set := func() {
 		micro := now.UnixMicro()
-		pipe := client.TxPipeline()
-		pipe.Del(context.Background(), clockKey)
-		pipe.RPush(context.Background(), clockKey, micro/1e6, micro%1e6)
-		if _, err := pipe.Exec(context.Background()); err != nil {
-			t.Fatal(err)
+		for _, server := range servers {
+			pipe := server.TxPipeline()
+			pipe.Del(context.Background(), clockKey)
+			pipe.RPush(context.Background(), clockKey, micro/1e6, micro%1e6)
+			if _, err := pipe.Exec(context.Background()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	set()

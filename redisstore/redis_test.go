@@ -194,7 +194,7 @@ func TestB32_OddWindowsHaveWholeTTLs(t *testing.T) {
 			if ttl == -2 && window < 10*time.Millisecond {
 				continue // gone before we could ask
 			}
-			if most := d.ResetAfter + 2*time.Millisecond; ttl <= 0 || ttl > most || ttl < d.ResetAfter-time.Second {
+			if most := d.ResetAfter + 2*time.Millisecond; ttl < 0 || ttl > most || ttl < d.ResetAfter-time.Second {
 				t.Errorf("%s, window %v: PTTL %v, want about %v", rule.Name, window, ttl, d.ResetAfter)
 			}
 		}
@@ -213,7 +213,7 @@ func TestTTLIsTheTimeToFullRecovery(t *testing.T) {
 	client := realRedis(t)
 	store := New(client)
 	least := make(map[string]time.Duration)
-	check := func(rule algorithms.Rule, key string, d algorithms.Decision, roundTrip time.Duration) {
+	check := func(rule algorithms.Rule, key string, cost int64, d algorithms.Decision, roundTrip time.Duration) {
 		t.Helper()
 		name := store.name(&charge(key, rule.Example, 1)[0])
 		expires := client.PExpireTime(ctx, name).Val()
@@ -222,8 +222,15 @@ func TestTTLIsTheTimeToFullRecovery(t *testing.T) {
 			return
 		}
 		longer := expires - time.Duration(d.At.Add(d.ResetAfter).UnixNano())
-		if longer < 0 || longer >= time.Millisecond+roundTrip {
-			t.Errorf("%s: the key outlives its recovery by %v, want 0 to 1ms (%+v)", rule.Name, longer, d)
+		if longer < 0 {
+			t.Errorf("%s: the key ends %v before its recovery: %+v", rule.Name, -longer, d)
+		}
+		if !d.Allowed || cost == 0 {
+			return // written by another decision
+		}
+		// The server may have paused, or seen a millisecond turn, between TIME and the write.
+		if longer >= 2*time.Millisecond+roundTrip {
+			t.Errorf("%s: the key outlives its recovery by %v: %+v", rule.Name, longer, d)
 		}
 		if before, ok := least[rule.Name]; !ok || longer < before {
 			least[rule.Name] = longer
@@ -233,10 +240,9 @@ func TestTTLIsTheTimeToFullRecovery(t *testing.T) {
 		rules := rulesOf(t, 10, window)
 		for i := range 14 { // the last ones are refused
 			for _, rule := range rules {
-				before := time.Now()
-				d := take(t, store, "k", rule.Example, int64(i%3))
-				if d.ResetAfter > 0 {
-					check(rule, "k", d, time.Since(before))
+				before, cost := time.Now(), int64(i%3)
+				if d := take(t, store, "k", rule.Example, cost); d.ResetAfter > 0 {
+					check(rule, "k", cost, d, time.Since(before))
 				}
 			}
 		}
@@ -247,7 +253,7 @@ func TestTTLIsTheTimeToFullRecovery(t *testing.T) {
 		before := time.Now()
 		must(t, store.Take(ctx, charges, decisions))
 		for i, rule := range rules {
-			check(rule, "several", decisions[i], time.Since(before))
+			check(rule, "several", 3, decisions[i], time.Since(before))
 		}
 	}
 	for name, longer := range least {
@@ -419,7 +425,7 @@ func TestB69_RedisMayStartLater(t *testing.T) {
 		// go-redis then asks once a second whether Redis is back.
 		{"more than the pool holds", 5, 3 * time.Second},
 	} {
-		addr := freeAddr()
+		addr := redistest.FreeAddr(t)
 		client := redis.NewClient(&redis.Options{Addr: addr, DialerRetries: 1, PoolSize: 3})
 		opened, err := Open("redis://" + addr + "?pool_size=3")
 		must(t, err)
@@ -554,10 +560,14 @@ func TestB74_WrongRepliesAreErrors(t *testing.T) {
 	}
 }
 
-// FuzzReply: parse returns an error exactly when the number of numbers is wrong, and
-// otherwise hands each on to its charge.
+// FuzzReply: whatever numbers come, the answer is an error or decisions that can be.
 func FuzzReply(f *testing.F) {
 	f.Add([]byte{}, 1)
+	good := []byte{}
+	for _, n := range []uint64{goodTime, 1, 0, 60_000_000, 0, 0} {
+		good = binary.BigEndian.AppendUint64(good, n)
+	}
+	f.Add(good, 1)
 	f.Add(make([]byte, 6*8), 1)
 	f.Add(make([]byte, 11*8), 2)
 	f.Add(slices.Repeat([]byte{0xff}, 6*8), 1)
@@ -574,14 +584,14 @@ func FuzzReply(f *testing.F) {
 		}
 		decisions := make([]algorithms.Decision, n)
 		err := parse(reply, charges, decisions)
-		if (err == nil) != (len(reply) == 1+5*n) {
-			t.Fatalf("%d numbers to %d charges: %v", len(reply), n, err)
+		if err == nil && len(reply) != 1+5*n {
+			t.Fatalf("%d numbers to %d charges: no error", len(reply), n)
+		}
+		if err != nil {
+			return
 		}
 		for i, d := range decisions {
-			if err != nil && d != (algorithms.Decision{}) {
-				t.Fatalf("decision %d beside an error: %+v", i, d)
-			}
-			if err == nil && (d.Limit != int64(i+1) || d.Remaining != reply[2+5*i] || d.Allowed != (reply[1+5*i] == 1) || d.RetryAfter < 0 && reply[4+5*i] < 0) {
+			if d.Limit != int64(i+1) || d.Remaining < 0 || d.Remaining > d.Limit || d.ResetAfter < 0 || d.Delay < 0 || d.Allowed != (d.RetryAfter == 0) {
 				t.Fatalf("decision %d of %v: %+v", i, reply, d)
 			}
 		}
@@ -656,6 +666,7 @@ func TestNoKeyIsEverWithoutTTL(t *testing.T) {
 	store := New(client)
 	rules := append(rulesOf(t, 20, 50*time.Millisecond), rulesOf(t, 20, time.Minute)...)
 	var load sync.WaitGroup
+	defer load.Wait()
 	for g := range 64 {
 		load.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
@@ -679,6 +690,7 @@ func TestNoKeyIsEverWithoutTTL(t *testing.T) {
 				}
 				if err != nil {
 					t.Error(err)
+					return
 				}
 			}
 		})
@@ -724,12 +736,14 @@ func tag(key string) string {
 }
 
 // FuzzName: a Redis key is at most 256 bytes; two are the same exactly when key and
-// shape are; the hash tag of the charge's key is the hash tag of the Redis key.
+// shape are; charges of one hash tag have Redis keys of one hash tag.
 func FuzzName(f *testing.F) {
 	for _, seed := range []struct{ a, b string }{
 		{"", ""}, {"a", "a:"}, {"a:fw1:60s", "a"}, {"a:fw1", "a"}, {"{user:1}:api", "{user:1}:login"}, {"a{b", "a}b"}, {"{}", "{}a"},
 		{"}{", "{}{x}"}, {"\x00", ""}, {"\r\n", " "}, {"ключ", "\xff"}, {"rl:", "rl"}, {"{{a}}", "{a}"},
 		{strings.Repeat("k", 200), strings.Repeat("k", 201)}, {strings.Repeat("k", 10_000), strings.Repeat("k", 10_001)},
+		{"{u}" + strings.Repeat("k", 197), "{u}" + strings.Repeat("k", 198)}, {"{" + strings.Repeat("u", 190) + "}", "{" + strings.Repeat("u", 190) + "}more than 200"},
+		{"{" + strings.Repeat("u", 500) + "}a", "{" + strings.Repeat("u", 500) + "}b"}, {strings.Repeat("}{", 101), strings.Repeat("{}", 101)},
 	} {
 		f.Add(seed.a, seed.b, uint8(0), uint8(1), int64(60_000_000), int64(60_000_001))
 		f.Add(seed.a, seed.b, uint8(2), uint8(2), int64(60_000_000), int64(60_000_000))
@@ -749,9 +763,6 @@ func FuzzName(f *testing.F) {
 			if len(name) > 256 {
 				t.Errorf("%d bytes: %q", len(name), name)
 			}
-			if tag(c.Key) != "" && len(c.Key) <= maxKey && tag(name) != tag(c.Key) {
-				t.Errorf("hash tag of %q is %q, want that of %q", name, tag(name), c.Key)
-			}
 			if other, ok := model[name]; ok && (other.Key != c.Key || other.Algorithm.Shape() != c.Algorithm.Shape()) {
 				t.Errorf("%q names %q under %v and %q under %v", name, other.Key, other.Algorithm, c.Key, c.Algorithm)
 			}
@@ -759,6 +770,10 @@ func FuzzName(f *testing.F) {
 		}
 		if len(model) == 2 && a == b && charges[0].Algorithm.Shape() == charges[1].Algorithm.Shape() {
 			t.Errorf("%q under %v has two names", a, charges[0].Algorithm)
+		}
+		ours, theirs := tag(store.name(&charges[0])), tag(store.name(&charges[1]))
+		if tag(a) != "" && tag(a) == tag(b) && (ours == "" || ours != theirs) {
+			t.Errorf("%q and %q have a hash tag in common, their names %q and %q", a, b, ours, theirs)
 		}
 	})
 }

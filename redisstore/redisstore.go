@@ -13,7 +13,7 @@
 //	rl:{user:42}:api:sw1:60s
 //
 // the prefix, the charge's key, the format of the stored state and the window. A
-// charge's key of more than 200 bytes is replaced by its SHA-256. Every key has a TTL:
+// charge's key of more than 200 bytes is replaced by its hash tag and its SHA-256. Every key has a TTL:
 // the time until the counter would be as good as new, in milliseconds, rounded up.
 //
 // # Several charges on a cluster
@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -226,20 +227,18 @@ func (s *Store) arguments(mode string, charges []algorithms.Charge) []any {
 	return args
 }
 
-// maxKey is the longest charge key that stands in a Redis key as it is.
-const maxKey = 200
+// maxKey and maxTag are the longest charge key and hash tag that stand in a Redis key as
+// they are. All names then are at most 256 bytes under a prefix of up to 24.
+const (
+	maxKey = 200
+	maxTag = 120
+)
 
 // name is the Redis key of a counter.
 func (s *Store) name(charge *algorithms.Charge) string {
 	name := make([]byte, 0, len(s.prefix)+min(len(charge.Key), maxKey)+24)
 	name = append(name, s.prefix...)
-	if len(charge.Key) > maxKey {
-		sum := sha256.Sum256([]byte(charge.Key))
-		name = append(name, "sha256:"...)
-		name = base64.RawURLEncoding.AppendEncode(name, sum[:])
-	} else {
-		name = append(name, charge.Key...)
-	}
+	name = appendKey(name, charge.Key)
 	shape := charge.Algorithm.Shape()
 	name = append(name, ':')
 	name = append(name, shape.Format...)
@@ -254,6 +253,42 @@ func (s *Store) name(charge *algorithms.Charge) string {
 	return string(name)
 }
 
+const hashMark = "sha256:"
+
+// appendKey appends the key as it is, or the hash of one that is long, keeping its hash
+// tag. What could be taken for a hash is hashed too.
+func appendKey(name []byte, key string) []byte {
+	tag := hashTag(key)
+	if len(key) <= maxKey && len(tag) <= maxTag && !strings.Contains(key, hashMark) {
+		return append(name, key...)
+	}
+	switch {
+	case len(tag) > maxTag:
+		name = append(name, '{')
+		name = append(appendHash(name, tag), '}')
+	case tag != "":
+		name = append(name, '{')
+		name = append(append(name, tag...), '}')
+	}
+	return appendHash(name, key)
+}
+
+func appendHash(name []byte, s string) []byte {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.AppendEncode(append(name, hashMark...), sum[:])
+}
+
+// hashTag is the part of a key that decides where a cluster keeps it, "" for all of it
+// (Redis Cluster specification, hash tags).
+func hashTag(key string) string {
+	if _, rest, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok {
+			return tag
+		}
+	}
+	return ""
+}
+
 func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.Decision) error {
 	if want := 1 + 5*len(charges); len(reply) != want {
 		return fmt.Errorf("ratelimit: redisstore: %d numbers in reply to %d charges, want %d; does a proxy rewrite replies?",
@@ -262,6 +297,9 @@ func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.De
 	at := time.UnixMicro(reply[0]).UTC()
 	for i := range charges {
 		r := reply[1+5*i:]
+		if !plausible(r, charges[i].Algorithm.Parameters()[0]) {
+			return fmt.Errorf("ratelimit: redisstore: no decision has the numbers %v; does a proxy rewrite replies?", r[:5])
+		}
 		decisions[i] = algorithms.Decision{
 			At:         at,
 			Allowed:    r[0] == 1,
@@ -276,6 +314,14 @@ func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.De
 		}
 	}
 	return nil
+}
+
+// plausible finds replies that are not a script's: go-redis reads a null as 0.
+func plausible(r []int64, limit int64) bool {
+	allowed, remaining, reset, retry, delay := r[0], r[1], r[2], r[3], r[4]
+	return (allowed == 1 && retry == 0 || allowed == 0 && (retry > 0 || retry == -1)) &&
+		0 <= remaining && remaining <= limit && delay >= 0 &&
+		(reset == 0) == (remaining == limit) && reset >= 0
 }
 
 func wrap(err error) error {

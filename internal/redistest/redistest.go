@@ -110,6 +110,16 @@ func (s *Server) start() error {
 	return fmt.Errorf("redistest: redis-server does not listen on %s", s.Addr)
 }
 
+// FreeAddr is an address where nothing listens.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	addr, err := freeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
 func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
