@@ -309,9 +309,11 @@ type fieldList struct {
 	items, quotas           []byte
 	outer                   string
 	outerItems, outerQuotas int // how much of them is the outer one's
+	buffers                 [2][160]byte
 }
 
 func (l *fieldList) begin(h http.Header) {
+	l.items, l.quotas = l.buffers[0][:0], l.buffers[1][:0]
 	items, quotas := h[headerItems], h[headerQuotas]
 	if len(items) == 0 || len(quotas) == 0 {
 		return
@@ -337,14 +339,14 @@ func (l *fieldList) add(name string, d Decision, window, effective int64) {
 	}
 	l.quotas = appendItem(l.quotas, name, 'q', limit)
 	if window > 0 {
-		l.quotas = appendParameter(l.quotas, 'w', min(window, maxHeaderInteger))
+		l.quotas = appendParameter(l.quotas, 'w', window)
 	}
 }
 
 func (l *fieldList) set(h http.Header) {
 	if len(l.items) > 0 {
-		h[headerItems] = []string{string(l.items)}
-		h[headerQuotas] = []string{string(l.quotas)}
+		values := []string{string(l.items), string(l.quotas)}
+		h[headerItems], h[headerQuotas] = values[0:1:1], values[1:2:2]
 	}
 }
 
