@@ -76,6 +76,7 @@ type passed struct {
 	class     *class
 	outer     *passed
 	admission Admission
+	header    http.Header // where the decision is announced
 
 	mu    sync.Mutex
 	batch *batch // nil when the request is over

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -111,6 +112,49 @@ func (b *batch) tightest(from, to int) (*policy, Decision) {
 	}
 	i := from + tightest(b.decisions[from:to])
 	return b.owners[i], b.decisions[i]
+}
+
+// answer is the decision of a limit, which refuses while a block of its policy holds.
+func (b *batch) answer(i int) Decision {
+	d := b.decisions[i]
+	for j := range b.charges[:b.enforced] {
+		block := &b.decisions[j]
+		if b.blocks[j] && !block.Allowed && b.owners[j].quota == b.owners[i].quota &&
+			b.identityOf(b.owners[j]) == b.identityOf(b.owners[i]) {
+			d.Allowed, d.Remaining, d.RetryAfter = false, 0, max(d.RetryAfter, block.RetryAfter)
+		}
+	}
+	return d
+}
+
+// item is the name of a limit in the RateLimit fields: the policy's, and the limit's
+// place where the policy has several.
+func (b *batch) item(i int) string {
+	p, first, last := b.owners[i], i, i
+	for first > 0 && b.charges[first-1].Key == b.charges[i].Key {
+		first--
+	}
+	for last+1 < b.enforced && b.charges[last+1].Key == b.charges[i].Key {
+		last++
+	}
+	if first == last {
+		return p.Name
+	}
+	return p.Name + p.dots + strconv.Itoa(i-first+1)
+}
+
+// violated names the limits that refuse.
+func (b *batch) violated() []string {
+	var items []string
+	for i := range b.charges[:b.enforced] {
+		if !b.blocks[i] && !b.answer(i).Allowed {
+			items = append(items, b.item(i))
+		}
+	}
+	if b.never != nil {
+		items = append(items, b.never.Name)
+	}
+	return items
 }
 
 func (b *batch) identityOf(p *policy) string {

@@ -54,6 +54,9 @@ type Config struct {
 	// Refused answers a refused request instead of the built-in answer. The headers
 	// are already set. See [Refusal].
 	Refused func(http.ResponseWriter, *http.Request, Refusal)
+	// Headers says how decisions read on the wire; the zero value is X-RateLimit-Limit,
+	// -Remaining and -Reset, as GitHub sends them.
+	Headers Headers
 	// Hooks are told what was decided.
 	Hooks Hooks
 	// HashKey keys the hash that stands for identities which are secret, long or hold
@@ -75,6 +78,7 @@ type compiled struct {
 	policies map[string]*policy
 	table    table
 	class    *class // of Default; nil for Unlimited
+	wire     wire
 }
 
 // compile checks the Config and returns every mistake in it, joined.
@@ -98,6 +102,7 @@ func (c Config) compile() (*compiled, error) {
 	out.policies = compilePolicies(c.Policies, mistake)
 	out.table = newTable(c.Routes, out.policies, mistake)
 	out.class = compileDefault(c, out.policies, mistake)
+	out.wire = c.Headers.compile(mistake)
 
 	if out.Timeout == 0 {
 		out.Timeout = defaultTimeout
@@ -226,7 +231,27 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) map[s
 			checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
 		}
 	}
+	separateItems(policies, byName)
 	return byName
+}
+
+// separateItems gives each policy the dots with which "name.1" is no other policy's item,
+// whatever its limits, which may come at run time.
+func separateItems(policies []Policy, byName map[string]*policy) {
+	taken := make(map[string]bool) // a policy's name less the digits at its end, or with its dots
+	for name := range byName {
+		if stem := strings.TrimRight(name, "0123456789"); stem != name {
+			taken[stem] = true
+		}
+	}
+	for _, p := range policies {
+		dots := "."
+		for taken[p.Name+dots] {
+			dots += "."
+		}
+		taken[p.Name+dots] = true
+		byName[p.Name].dots = dots
+	}
 }
 
 // checkPolicy checks what concerns the policy alone.

@@ -30,13 +30,15 @@
 // request takes its cost in units, 1 unless the policy says otherwise. Policies draw on
 // a quota, their own or a shared one. A tier is the plan a key is on. Durations are
 // time.Duration, exact to the microsecond; in headers they are whole seconds, rounded
-// up. X-RateLimit-Reset is seconds of the Unix epoch.
+// up. X-RateLimit-Reset is seconds of the Unix epoch unless [Headers] say otherwise.
 //
 // # Rules for the surroundings
 //
 //   - Mount the limiter inside the authentication if it counts users, inside the CORS
 //     middleware so that a browser can read a 429, and outside everything that is dear.
-//   - Expose the headers to browsers with Access-Control-Expose-Headers.
+//   - Expose the headers to browsers: Access-Control-Expose-Headers takes what
+//     [Limiter.HeaderNames] returns. A reverse proxy behind the limiter needs
+//     [Limiter.StripUpstream] if its upstream sends such headers too.
 //   - Behind reverse proxies name their networks in [ClientIP]; otherwise everybody has
 //     the proxy's address. Don't rewrite RemoteAddr from headers before the limiter.
 //   - Routes in Config match by net/http's rules. If your router has rules of its own,

@@ -222,6 +222,7 @@ func TestAllocationsOfARequest(t *testing.T) {
 			Policies: []ratelimit.Policy{policy("api", 1e9), policy("read", 1e9)},
 			Routes:   ratelimit.Routes{"GET /items/{id}": {"api", "read"}}, Default: "read",
 		}, 11},
+		{"one policy, with a draft's fields", ratelimit.Config{Headers: ratelimit.Headers{Draft: ratelimit.Draft8}}, 11},
 	} {
 		if tc.config.Policies == nil {
 			tc.config.Policies = []ratelimit.Policy{policy("api", 1e9)}

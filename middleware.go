@@ -14,7 +14,9 @@ import (
 // that Config.Routes or Config.Default give it, and reaches next or is refused.
 //
 // Every counted answer carries X-RateLimit-Limit, X-RateLimit-Remaining and
-// X-RateLimit-Reset; a refusal is 429 with Retry-After. The response writer that next
+// X-RateLimit-Reset, or what Config.Headers has instead; a refusal is 429 with
+// Retry-After. A handler that is a reverse proxy for a service with rate limits of its
+// own needs [Limiter.StripUpstream]. The response writer that next
 // gets is the one that came in, unless a policy has CountIf.
 //
 // A request that passes the same limiter again, in a router inside a router, is
@@ -76,6 +78,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 		next.ServeHTTP(w, r)
 		return
 	}
+	p.header = w.Header()
 	if config.Deny != nil && config.Deny(r) {
 		l.refuse(w, r, config, Refusal{Status: http.StatusForbidden, RetryAfter: Never})
 		return
@@ -102,10 +105,11 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
 		p.admission.Policy, p.admission.Decision = policy.Name, decision
 		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
-		announce(w.Header(), decision)
+		config.wire.announce(p.header, decision)
+		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
 			l.punish(p)
-			l.refuse(w, r, config, overLimit(policy.Name, decision))
+			l.refuse(w, r, config, overLimit(policy.Name, decision, b.violated()))
 			return
 		}
 	}
@@ -157,8 +161,9 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 // keyFailed handles an error of Config.Key and says whether it answered the request.
 func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, config *compiled, err error) (answered bool) {
 	if g := (*guessing)(nil); errors.As(err, &g) {
-		announce(w.Header(), g.Decision)
-		l.refuse(w, r, config, overLimit(g.Policy, g.Decision))
+		config.wire.announce(w.Header(), g.Decision)
+		config.wire.announceItem(w.Header(), g.Policy, g.Decision)
+		l.refuse(w, r, config, overLimit(g.Policy, g.Decision, []string{g.Policy}))
 		return true
 	}
 	l.failed(r.Context(), Event{Request: r, Err: fmt.Errorf("ratelimit: Config.Key: %w", err)})
@@ -176,7 +181,9 @@ func (l *Limiter) serveUndecided(w http.ResponseWriter, r *http.Request, config 
 }
 
 func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, config *compiled, refusal Refusal) {
-	announceWait(w.Header(), refusal.RetryAfter)
+	refusal.RetryAfter = config.wire.jittered(refusal.RetryAfter)
+	refusal.Type = config.wire.problemType(refusal.Status)
+	config.wire.announceWait(w.Header(), refusal.Decision.At, refusal.RetryAfter)
 	w.Header().Set("Cache-Control", "no-store") // RFC 6585, 4: a 429 must not be stored
 	if config.Refused == nil {
 		refusal.ServeHTTP(w, r)

@@ -162,6 +162,7 @@ type ownLimits struct {
 type policy struct {
 	Policy
 	quota *quota
+	dots  string // between its name and the place of one of several limits
 }
 
 // cost is what the request takes; r is nil outside HTTP.

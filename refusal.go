@@ -11,10 +11,16 @@ import (
 )
 
 // Refusal is why a request doesn't reach its handler. It is for Config.Refused, which
-// gets it with the headers already set: X-RateLimit-*, Retry-After unless waiting
-// would not help, and Cache-Control: no-store.
+// gets it with the headers already set: X-RateLimit-* or what Config.Headers has
+// instead, Retry-After unless waiting would not help, and Cache-Control: no-store.
 //
 // A body written without WriteHeader goes out with Status.
+//
+// The built-in answer is a problem document (RFC 9457) with the members type, title,
+// status, detail and, where waiting helps, retry_after: the number of seconds that
+// Retry-After stands for, since a browser shows a script no header that CORS doesn't
+// expose. With Headers.Draft a 429 also has violated-policies. Names of policies that
+// no header tells a client are not in it.
 type Refusal struct {
 	// Status is 429, 503 when the store could not decide under [FailClosed], or 403 when
 	// Config.Deny refused.
@@ -23,12 +29,38 @@ type Refusal struct {
 	Policy string
 	// Decision is its answer; zero unless Status is 429.
 	Decision Decision
-	// RetryAfter is when to come back: Decision.RetryAfter, 1 s with a 503, or [Never].
+	// RetryAfter is when to come back: Decision.RetryAfter, 1 s with a 503, both longer by
+	// the Jitter of Config.Headers, or [Never].
 	RetryAfter time.Duration
+	// Violated names every limit that refused, as the RateLimit fields name it (see
+	// [Draft8]); nil unless Status is 429.
+	Violated []string
+	// Type is the type of the problem document, a URI: with Headers.Draft the draft's
+	// quota-exceeded on a 429 and temporary-reduced-capacity on a 503; otherwise "",
+	// which is about:blank.
+	Type string
 }
 
-func overLimit(policy string, d Decision) Refusal {
-	return Refusal{Status: http.StatusTooManyRequests, Policy: policy, Decision: d, RetryAfter: d.RetryAfter}
+// The draft's problem types (draft-ietf-httpapi-ratelimit-headers-11, 5).
+const (
+	quotaExceeded            = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	temporaryReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+)
+
+func overLimit(policy string, d Decision, violated []string) Refusal {
+	return Refusal{Status: http.StatusTooManyRequests, Policy: policy, Decision: d, RetryAfter: d.RetryAfter, Violated: violated}
+}
+
+// problemType is the type of the problem document that goes with a status.
+func (w *wire) problemType(status int) string {
+	switch {
+	case w.Draft == 0:
+	case status == http.StatusTooManyRequests:
+		return quotaExceeded
+	case status == http.StatusServiceUnavailable:
+		return temporaryReducedCapacity
+	}
+	return ""
 }
 
 // ServeHTTP writes the built-in answer: a problem document (RFC 9457), or plain text for a
@@ -37,12 +69,7 @@ func (refusal Refusal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	detail := refusal.detail()
 	contentType, body := "text/plain; charset=utf-8", detail+"\n"
 	if !prefersText(r.Header.Values("Accept")) {
-		problem, _ := json.Marshal(struct {
-			Type   string `json:"type"`
-			Title  string `json:"title"`
-			Status int    `json:"status"`
-			Detail string `json:"detail"`
-		}{"about:blank", http.StatusText(refusal.Status), refusal.Status, detail})
+		problem, _ := json.Marshal(refusal.problem(detail))
 		contentType, body = "application/problem+json", string(problem)+"\n"
 	}
 	h := w.Header()
@@ -53,11 +80,41 @@ func (refusal Refusal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body) // the client may be gone
 }
 
+// problem is the document of the built-in answer.
+type problem struct {
+	Type       string   `json:"type"`
+	Title      string   `json:"title"`
+	Status     int      `json:"status"`
+	Detail     string   `json:"detail"`
+	RetryAfter int64    `json:"retry_after,omitempty"`
+	Violated   []string `json:"violated-policies,omitempty"`
+}
+
+func (refusal Refusal) problem(detail string) problem {
+	p := problem{"about:blank", http.StatusText(refusal.Status), refusal.Status, detail, 0, nil}
+	if refusal.Type != "" {
+		p.Type = refusal.Type
+	}
+	if refusal.waits() {
+		p.RetryAfter = waitSeconds(refusal.RetryAfter)
+	}
+	if refusal.Type == quotaExceeded {
+		p.Violated = refusal.Violated
+	}
+	return p
+}
+
+// waits says whether the client may come back.
+func (refusal Refusal) waits() bool {
+	limited := refusal.Status == http.StatusTooManyRequests || refusal.Status == http.StatusServiceUnavailable
+	return limited && refusal.RetryAfter != Never
+}
+
 // detail is for the client: it says nothing of keys, stores or errors.
 func (refusal Refusal) detail() string {
 	switch {
 	case refusal.Status == http.StatusServiceUnavailable:
-		return "The rate limit can't be checked right now. Try again in a second."
+		return fmt.Sprintf("The rate limit can't be checked right now. Try again in %d s.", waitSeconds(refusal.RetryAfter))
 	case refusal.Status != http.StatusTooManyRequests:
 		return http.StatusText(refusal.Status)
 	case refusal.RetryAfter == Never:

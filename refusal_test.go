@@ -5,12 +5,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/seed-601ed181/ratelimit"
+	"github.com/seed-601ed181/ratelimit/algorithms"
 )
 
 // accepts are values of Accept and whether the client would rather read text than JSON.
@@ -81,16 +84,27 @@ func TestTheClientChoosesTextOrJSON(t *testing.T) {
 }
 
 func TestTheAnswerOfARefusal(t *testing.T) {
+	const iana = "https://iana.org/assignments/http-problem-types#"
+	const never = "This request costs more than the rate limit ever allows. Waiting does not help."
 	for _, tc := range []struct {
-		name    string
-		refusal ratelimit.Refusal
-		detail  string
+		name       string
+		refusal    ratelimit.Refusal
+		detail     string
+		retryAfter int64
 	}{
-		{"over the limit", ratelimit.Refusal{Status: 429, RetryAfter: 1500 * time.Millisecond}, "Over the rate limit. Try again in 2 s."},
-		{"no wait", ratelimit.Refusal{Status: 429}, "Over the rate limit. Try again in 1 s."},
-		{"never", ratelimit.Refusal{Status: 429, RetryAfter: ratelimit.Never}, "This request costs more than the rate limit ever allows. Waiting does not help."},
-		{"the store is away", ratelimit.Refusal{Status: 503, RetryAfter: time.Second}, "The rate limit can't be checked right now. Try again in a second."},
-		{"a mistake in the server", ratelimit.Refusal{Status: 500}, "Internal Server Error"},
+		{"over the limit", ratelimit.Refusal{Status: 429, Policy: "api", Violated: []string{"api"}, RetryAfter: 1500 * time.Millisecond},
+			"Over the rate limit. Try again in 2 s.", 2},
+		{"no wait", ratelimit.Refusal{Status: 429}, "Over the rate limit. Try again in 1 s.", 1},
+		{"never", ratelimit.Refusal{Status: 429, RetryAfter: ratelimit.Never}, never, 0},
+		{"the store is away", ratelimit.Refusal{Status: 503, RetryAfter: time.Second}, "The rate limit can't be checked right now. Try again in 1 s.", 1},
+		{"denied", ratelimit.Refusal{Status: 403, RetryAfter: ratelimit.Never}, "Forbidden", 0},
+		{"a mistake in the server", ratelimit.Refusal{Status: 500}, "Internal Server Error", 0},
+		{"over the limit, in a draft's words", ratelimit.Refusal{Status: 429, Violated: []string{"api", "login.2"}, Type: iana + "quota-exceeded", RetryAfter: time.Minute},
+			"Over the rate limit. Try again in 60 s.", 60},
+		{"never, in a draft's words", ratelimit.Refusal{Status: 429, Violated: []string{"api"}, Type: iana + "quota-exceeded", RetryAfter: ratelimit.Never}, never, 0},
+		{"the store is away, in a draft's words", ratelimit.Refusal{Status: 503, Type: iana + "temporary-reduced-capacity", RetryAfter: 3 * time.Second},
+			"The rate limit can't be checked right now. Try again in 3 s.", 3},
+		{"a type of the handler's own", ratelimit.Refusal{Status: 429, Violated: []string{"api"}, Type: "https://example.com/slow-down"}, "Over the rate limit. Try again in 1 s.", 1},
 	} {
 		for _, accept := range []string{"application/json", "text/plain"} {
 			t.Run(tc.name+" as "+accept, func(t *testing.T) {
@@ -110,20 +124,78 @@ func TestTheAnswerOfARefusal(t *testing.T) {
 					return
 				}
 				wantHeaders(t, w.Header(), "Content-Type", "application/problem+json")
-				var problem struct {
-					Type, Title, Detail string
-					Status              int
+				want := map[string]any{"type": "about:blank", "title": http.StatusText(w.Code), "status": float64(w.Code), "detail": tc.detail}
+				if tc.refusal.Type != "" {
+					want["type"] = tc.refusal.Type
 				}
-				decoder := json.NewDecoder(w.Body)
-				decoder.DisallowUnknownFields()
-				if err := decoder.Decode(&problem); err != nil {
-					t.Fatal(err)
+				if tc.retryAfter > 0 {
+					want["retry_after"] = float64(tc.retryAfter)
 				}
-				if problem.Type != "about:blank" || problem.Title != http.StatusText(w.Code) || problem.Status != w.Code || problem.Detail != tc.detail {
-					t.Errorf("got %+v", problem)
+				if tc.refusal.Type == iana+"quota-exceeded" {
+					var violated []any
+					for _, name := range tc.refusal.Violated {
+						violated = append(violated, name)
+					}
+					want["violated-policies"] = violated
+				}
+				var got map[string]any
+				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !reflect.DeepEqual(got, want) {
+					t.Errorf("got %s, %v, want %v", w.Body, err, want)
 				}
 			})
 		}
+	}
+}
+
+// The middleware gives a refusal the draft's problem type when it sends the draft's
+// fields, and tells Config.Refused the same.
+func TestADraftGivesRefusalsItsProblemTypes(t *testing.T) {
+	const iana = "https://iana.org/assignments/http-problem-types#"
+	for _, tc := range []struct {
+		name     string
+		draft    ratelimit.Draft
+		store    ratelimit.Store
+		status   int
+		typ      string
+		violated []string
+	}{
+		{"429", ratelimit.Draft8, nil, 429, iana + "quota-exceeded", []string{"read", "login.1", "login.2"}},
+		{"503", ratelimit.Draft8, newFaulty(isAway), 503, iana + "temporary-reduced-capacity", nil},
+		{"429 without", 0, nil, 429, "about:blank", nil},
+		{"503 without", 0, newFaulty(isAway), 503, "about:blank", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			config := ratelimit.Config{
+				Store: tc.store, Failure: ratelimit.FailClosed, Headers: ratelimit.Headers{Draft: tc.draft},
+				Policies: []ratelimit.Policy{policy("read", 1), policy("other", 9), {Name: "login", Limits: ratelimit.Limits{
+					algorithms.SlidingWindowLog{Limit: 1, Window: time.Minute}, algorithms.FixedWindow{Limit: 1, Window: time.Hour},
+				}}},
+				Routes: ratelimit.Routes{"/": {"read", "other", "login"}}, Default: ratelimit.Unlimited,
+			}
+			h := build(t, config).Handler(ok)
+			get(h, "/")
+			resp := get(h, "/")
+			var problem struct {
+				Type     string
+				Violated []string `json:"violated-policies"`
+			}
+			if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != tc.status || problem.Type != tc.typ || !slices.Equal(problem.Violated, tc.violated) {
+				t.Errorf("got %d with %+v", resp.StatusCode, problem)
+			}
+
+			var told ratelimit.Refusal
+			config.Store = tc.store
+			config.Refused = func(_ http.ResponseWriter, _ *http.Request, refusal ratelimit.Refusal) { told = refusal }
+			h = build(t, config).Handler(ok)
+			get(h, "/")
+			get(h, "/")
+			if told.Status != tc.status || (told.Type != "") != (tc.draft != 0) || tc.status == 429 && (len(told.Violated) != 3 || told.Decision.Limit != 1) {
+				t.Errorf("the handler was told %+v", told)
+			}
+		})
 	}
 }
 

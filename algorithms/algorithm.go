@@ -52,6 +52,15 @@ type Algorithm interface {
 	// that held them at the time taken, if it still counts; 0 stands for the latest.
 	// The given state is used up.
 	Settle(state State, now, units, taken int64) State
+	// Pace puts a decision of this rule into time, for clients that spread their
+	// requests: within effective they should use no more than d.Remaining units, and
+	// within window no more than the whole limit. Both are rounded up; window is
+	// at least a microsecond, effective between 0 and window.
+	//
+	// For a window rule they are its Window and what of it is ahead until nothing
+	// counts any more; for a bucket the times in which all of it and in which
+	// d.Remaining come back. They say nothing of when a refused request passes.
+	Pace(d Decision) (window, effective time.Duration)
 
 	sealed()
 }
@@ -158,6 +167,11 @@ func decision(now, limit int64) Decision {
 // of centuries comes to must not overflow.
 func Microseconds(n int64) time.Duration {
 	return time.Duration(min(n, maxExact)) * time.Microsecond
+}
+
+// paceWindow is the Pace all window rules share.
+func paceWindow(d Decision, window time.Duration) (whole, effective time.Duration) {
+	return window, max(0, min(d.ResetAfter, window))
 }
 
 // checkWindow is the validation all window rules share.

@@ -461,6 +461,42 @@ func TestDurationsDoNotOverflow(t *testing.T) {
 
 // A log grows with what it admits, so there the allocations are spread over the
 // entries.
+// What a client may use in how much time: a window rule until nothing of it counts any
+// more, at most its window; a bucket at its rate.
+func TestPaceIsTheSteadyRate(t *testing.T) {
+	for _, tc := range []struct {
+		rule              Algorithm
+		remaining         int64
+		reset             time.Duration
+		window, effective time.Duration
+	}{
+		{FixedWindow{Limit: 100, Window: time.Minute}, 99, 50 * sec, time.Minute, 50 * sec},
+		{FixedWindow{Limit: 100, Window: time.Minute}, 100, 0, time.Minute, 0},
+		{FixedWindow{Limit: 100, Window: time.Minute}, 100, -sec, time.Minute, 0},
+		{FixedWindow{Limit: 100, Window: ms}, 99, Never, ms, ms},
+		{SlidingWindowCounter{Limit: 100, Window: time.Minute}, 99, 119 * sec, time.Minute, time.Minute},
+		{SlidingWindowCounter{Limit: 100, Window: time.Minute}, 99, 30 * sec, time.Minute, 30 * sec},
+		{SlidingWindowLog{Limit: 100, Window: time.Minute}, 99, 30 * sec, time.Minute, 30 * sec},
+		{TokenBucket{Capacity: 100, Refill: 10, Per: sec}, 100, 0, 10 * sec, 10 * sec},
+		{TokenBucket{Capacity: 100, Refill: 10, Per: sec}, 40, 6 * sec, 10 * sec, 4 * sec},
+		{TokenBucket{Capacity: 100, Refill: 10, Per: sec}, 0, 10 * sec, 10 * sec, 0},
+		{TokenBucket{Capacity: 100, Refill: 10, Per: sec}, -1, 11 * sec, 10 * sec, 0},
+		{TokenBucket{Capacity: 100, Refill: 10, Per: sec}, math.MaxInt64, 0, 10 * sec, 10 * sec},
+		{TokenBucket{Capacity: 1, Refill: 3, Per: sec}, 1, 0, 333_334 * us, 333_334 * us},
+		{TokenBucket{Capacity: 1, Refill: 5_000_000, Per: sec}, 1, 0, us, us},
+		{TokenBucket{Capacity: maxExact, Refill: 1000, Per: ms}, maxExact, 0, maxExact * us, maxExact * us},
+		{LeakyBucket{Capacity: 20, Rate: 10, Per: sec}, 5, 1500 * ms, 2 * sec, 500 * ms},
+	} {
+		if err := tc.rule.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		window, effective := tc.rule.Pace(Decision{Remaining: tc.remaining, ResetAfter: tc.reset})
+		if window != tc.window || effective != tc.effective {
+			t.Errorf("%v with %d left: got %v, %v, want %v, %v", tc.rule, tc.remaining, window, effective, tc.window, tc.effective)
+		}
+	}
+}
+
 func TestStepAllocatesNothing(t *testing.T) {
 	for _, rule := range all(1000, sec) {
 		k, now := key{rule: rule}, dawn

@@ -86,4 +86,9 @@ func (a FixedWindow) Settle(s State, now, units, taken int64) State {
 	return s
 }
 
+// Pace implements [Algorithm].
+func (a FixedWindow) Pace(d Decision) (window, effective time.Duration) {
+	return paceWindow(d, a.Window)
+}
+
 func (FixedWindow) sealed() {}

@@ -74,4 +74,10 @@ func (a LeakyBucket) Settle(s State, now, units, _ int64) State {
 	return settleBucket(s, now, units, a.Capacity, refill, unit)
 }
 
+// Pace implements [Algorithm].
+func (a LeakyBucket) Pace(d Decision) (window, effective time.Duration) {
+	refill, unit := reduce(a.Rate, a.Per)
+	return paceBucket(d, a.Capacity, refill, unit)
+}
+
 func (LeakyBucket) sealed() {}

@@ -121,6 +121,11 @@ func (a SlidingWindowCounter) Settle(s State, now, units, taken int64) State {
 	return s
 }
 
+// Pace implements [Algorithm].
+func (a SlidingWindowCounter) Pace(d Decision) (window, effective time.Duration) {
+	return paceWindow(d, a.Window)
+}
+
 func (SlidingWindowCounter) sealed() {}
 
 // roll moves the state to the window that holds now and returns the time to decide

@@ -120,6 +120,11 @@ func (a SlidingWindowLog) Settle(s State, now, units, taken int64) State {
 	return s
 }
 
+// Pace implements [Algorithm].
+func (a SlidingWindowLog) Pace(d Decision) (window, effective time.Duration) {
+	return paceWindow(d, a.Window)
+}
+
 func (SlidingWindowLog) sealed() {}
 
 // forget drops the entries that are one window old at now.

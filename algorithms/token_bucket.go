@@ -71,6 +71,12 @@ func (a TokenBucket) Settle(s State, now, units, _ int64) State {
 	return settleBucket(s, now, units, a.Capacity, refill, unit)
 }
 
+// Pace implements [Algorithm].
+func (a TokenBucket) Pace(d Decision) (window, effective time.Duration) {
+	refill, unit := reduce(a.Refill, a.Per)
+	return paceBucket(d, a.Capacity, refill, unit)
+}
+
 func (TokenBucket) sealed() {}
 
 // drain takes out what has come back since the state was stored.
@@ -120,6 +126,12 @@ func settleBucket(s State, now, units, capacity, refill, unit int64) State {
 	most := maxExact / unit
 	s.Used = max(0, min(s.Used+max(-most, min(units, most))*unit, most*unit))
 	return s
+}
+
+// paceBucket is the Pace both buckets share.
+func paceBucket(d Decision, capacity, refill, unit int64) (window, effective time.Duration) {
+	remaining := max(0, min(d.Remaining, capacity))
+	return Microseconds(ceilDiv(capacity*unit, refill)), Microseconds(ceilDiv(remaining*unit, refill))
 }
 
 // reduce returns the parts that come back every microsecond and the parts of a token.
