@@ -176,7 +176,8 @@ func (b *batch) speakAsLimit(block int) {
 	}
 	d.Remaining, d.ResetAfter = 0, d.RetryAfter
 	for i := range b.charges {
-		if b.owners[i].quota == b.owners[block].quota && !b.blocks[i] {
+		sameLimits := b.owners[i].quota == b.owners[block].quota && b.identityOf(b.owners[i]) == b.identityOf(b.owners[block])
+		if sameLimits && !b.blocks[i] {
 			d.Limit = b.decisions[i].Limit
 			return
 		}
