@@ -29,6 +29,9 @@ type Config struct {
 	Policies []Policy
 	// Routes names the policies of each route, for [Limiter.Handler].
 	Routes Routes
+	// Router tells which route the router will serve a request by, so that Routes can't
+	// disagree with it. nil means that Routes are matched by http.ServeMux's rules.
+	Router Router
 	// Default names the policy of every request that no route matches, unknown paths
 	// included, or is [Unlimited]. It may be empty only when there is one policy,
 	// which then is the default.
@@ -100,7 +103,7 @@ func (c Config) compile() (*compiled, error) {
 
 	out := &compiled{Config: c}
 	out.policies = compilePolicies(c.Policies, mistake)
-	out.table = newTable(c.Routes, out.policies, mistake)
+	out.table = newTable(c.Routes, c.Router, out.policies, mistake)
 	out.class = compileDefault(c, out.policies, mistake)
 	out.wire = c.Headers.compile(mistake)
 

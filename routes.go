@@ -10,24 +10,45 @@ import (
 	"strings"
 )
 
-// Routes names the policies of each route. A pattern is one of [http.ServeMux]
-// ("GET /items/{id}", "api.example.com/", "POST /exports") and matches by ServeMux's
-// rules: the most specific pattern wins, GET covers HEAD, unclean paths match where
-// their clean form does. An empty list means never limited.
+// Routes names the policies of each route. An empty list means never limited. Path
+// parameters are never part of a key: /items/1 and /items/2 share a counter.
 //
-// Path parameters are never part of a key: /items/1 and /items/2 share a counter.
+// Without Config.Router a pattern is one of [http.ServeMux] ("GET /items/{id}",
+// "api.example.com/", "POST /exports") and matches by ServeMux's rules: the most specific
+// pattern wins, GET covers HEAD, unclean paths match where their clean form does. A
+// router with other rules can disagree with that, so that a request in an odd spelling
+// is served by one route and counted as another. A Router settles it.
 type Routes map[string][]string
+
+// Router tells by which pattern the router will serve the request, with the method in
+// front ("GET /items/{id}") or without if the route has all methods; "" when by none. See
+// [ServeMux], and package chiroutes for chi. Routes then has the router's own patterns;
+// of a route reported with a method the one with it is looked up, for HEAD the one with
+// GET next, and then the one without a method.
+type Router func(*http.Request) (pattern string)
+
+// ServeMux asks the mux itself. Mount the limiter around that mux.
+func ServeMux(mux *http.ServeMux) Router {
+	return func(r *http.Request) string {
+		_, pattern := mux.Handler(r)
+		return pattern
+	}
+}
 
 // table matches requests to classes. A nil class means never limited.
 type table struct {
-	mux     *http.ServeMux
+	mux     *http.ServeMux // nil with a router
+	router  Router
 	classes map[string]*class
 }
 
 // class returns the class of the route that the request matches, and whether it
 // matches one.
 func (t *table) class(r *http.Request) (*class, bool) {
-	if t.mux == nil {
+	switch {
+	case t.router != nil:
+		return t.reported(t.router(r))
+	case t.mux == nil:
 		return nil, false
 	}
 	h, pattern := t.mux.Handler(r)
@@ -40,18 +61,39 @@ func (t *table) class(r *http.Request) (*class, bool) {
 	return c, ok
 }
 
+// reported is the class of a pattern that the router reports.
+func (t *table) reported(pattern string) (*class, bool) {
+	if c, ok := t.classes[pattern]; ok {
+		return c, true
+	}
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		return nil, false
+	}
+	if c, ok := t.classes["GET "+path]; ok && method == http.MethodHead {
+		return c, true
+	}
+	c, ok := t.classes[path]
+	return c, ok
+}
+
 // route is what the table's mux finds for a path in its clean form.
 type route struct{ http.Handler }
 
-func newTable(routes Routes, policies map[string]*policy, mistake func(path string, value any, reason string)) table {
+func newTable(routes Routes, router Router, policies map[string]*policy, mistake func(path string, value any, reason string)) table {
 	if len(routes) == 0 {
 		return table{}
 	}
-	t := table{mux: http.NewServeMux(), classes: make(map[string]*class)}
+	t := table{router: router, classes: make(map[string]*class)}
+	if router == nil {
+		t.mux = http.NewServeMux()
+	}
 	for _, pattern := range slices.Sorted(maps.Keys(routes)) { // mistakes come in an order
 		path := fmt.Sprintf("Routes[%q]", pattern)
-		if err := register(t.mux, pattern); err != nil {
-			mistake(path, pattern, fmt.Sprintf("must be a pattern of http.ServeMux: %v", err))
+		if t.mux != nil {
+			if err := register(t.mux, pattern); err != nil {
+				mistake(path, pattern, fmt.Sprintf("must be a pattern of http.ServeMux: %v", err))
+			}
 		}
 		t.classes[pattern] = newClass(findPolicies(routes[pattern], policies, path, mistake))
 	}

@@ -41,7 +41,7 @@ func tableUnderTest(t testing.TB, without ...string) *table {
 	for _, pattern := range without {
 		delete(routes, pattern)
 	}
-	out := newTable(routes, policies, func(path string, value any, reason string) { t.Errorf("%s %s, got %v", path, reason, value) })
+	out := newTable(routes, nil, policies, func(path string, value any, reason string) { t.Errorf("%s %s, got %v", path, reason, value) })
 	return &out
 }
 

@@ -26,6 +26,7 @@ import (
 
 	"github.com/seed-601ed181/ratelimit"
 	"github.com/seed-601ed181/ratelimit/algorithms"
+	"github.com/seed-601ed181/ratelimit/chiroutes"
 	"github.com/seed-601ed181/ratelimit/memstore"
 	"github.com/seed-601ed181/ratelimit/redisstore"
 )
@@ -52,16 +53,28 @@ func main() {
 	}
 	defer closeStore()
 
-	limiter, err := newLimiter(store, failure, *userHeader, proxies)
+	router := chi.NewRouter()
+	limiter, err := newLimiter(router, store, failure, *userHeader, proxies)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := serve(*addr, storeName, newRouter(limiter)); err != nil {
+	register(router, limiter)
+	if err := chiroutes.Check(router, routes); err != nil {
+		log.Fatal(err)
+	}
+	if err := serve(*addr, storeName, router); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func newLimiter(store ratelimit.Store, failure ratelimit.FailureMode, userHeader string, proxies []netip.Prefix) (*ratelimit.Limiter, error) {
+// routes names the policies of the routes that don't have the default one.
+var routes = ratelimit.Routes{
+	"GET /search":   {"search"},
+	"POST /exports": {"export"},
+	"GET /healthz":  {}, // never limited
+}
+
+func newLimiter(router chi.Routes, store ratelimit.Store, failure ratelimit.FailureMode, userHeader string, proxies []netip.Prefix) (*ratelimit.Limiter, error) {
 	who := []ratelimit.KeyFunc{ratelimit.APIKey(lookup)}
 	if userHeader != "" {
 		who = append(who, ratelimit.By("user", func(r *http.Request) string { return r.Header.Get(userHeader) }))
@@ -84,11 +97,8 @@ func newLimiter(store ratelimit.Store, failure ratelimit.FailureMode, userHeader
 			{Name: "search", Quota: "api", Cost: 5},
 			{Name: "export", Limits: ratelimit.Limits{algorithms.TokenBucket{Capacity: 20, Refill: 1, Per: time.Second}}},
 		},
-		Routes: ratelimit.Routes{
-			"GET /search":   {"search"},
-			"POST /exports": {"export"},
-			"GET /healthz":  {},
-		},
+		Router:  chiroutes.Router(router), // asks chi which route it will serve
+		Routes:  routes,
 		Default: "read",
 	})
 }
@@ -104,15 +114,13 @@ func lookup(_ context.Context, apiKey string) (ratelimit.Key, error) {
 	return ratelimit.Key{}, nil
 }
 
-func newRouter(limiter *ratelimit.Limiter) http.Handler {
-	r := chi.NewRouter()
+func register(r chi.Router, limiter *ratelimit.Limiter) {
 	r.Use(limiter.Handler)
 	r.Get("/items", reply(`{"items":["anvil","rocket"]}`))
 	r.Get("/items/{id}", reply(`{"item":"anvil"}`))
 	r.Get("/search", reply(`{"found":[]}`))
 	r.Post("/exports", reply(`{"export":"queued"}`))
 	r.Get("/healthz", reply(`{"status":"ok"}`))
-	return r
 }
 
 func reply(body string) http.HandlerFunc {
