@@ -56,7 +56,7 @@ func TestFixedWindowLife(t *testing.T) {
 
 // The edge is what a fixed window gets wrong, and all of it: twice the limit within
 // two microseconds.
-func TestB40_FixedWindowAdmitsTwiceTheLimitAtItsEdge(t *testing.T) {
+func TestB40_FixedWindowWorstCaseIsTwiceTheLimit(t *testing.T) {
 	k := key{rule: FixedWindow{Limit: 10, Window: time.Minute}}
 	for range 11 {
 		k.take(dawn-1, 1)

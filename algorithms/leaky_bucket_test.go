@@ -54,7 +54,7 @@ func TestB56_LeakyBucketKeepsItsRate(t *testing.T) {
 	}
 }
 
-func TestLeakyBucketSendsAnEvenStream(t *testing.T) {
+func TestLeakyBucketWorstCaseIsAnEvenStream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity, per := drawWindow(t)
 		rule := LeakyBucket{Capacity: capacity, Rate: rapid.Int64Range(1, 50).Draw(t, "rate"), Per: per}

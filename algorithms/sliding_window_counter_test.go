@@ -113,6 +113,7 @@ func TestSlidingWindowCounterWorstCase(t *testing.T) {
 		if got, want := k.most(time.Minute), 2*limit-1; got != want {
 			t.Errorf("limit %d: at most %d in a span of one window, want %d", limit, got, want)
 		}
+		t.Logf("limit %d: at most %d in any minute", limit, k.most(time.Minute))
 		k.checkSpans(t, limit, limit, time.Minute)
 	}
 }

@@ -100,7 +100,7 @@ func TestB58_SlidingWindowLogWaitIsWhatIsLeft(t *testing.T) {
 }
 
 // No span of one window holds more than the limit, and the log no more entries.
-func TestSlidingWindowLogIsExact(t *testing.T) {
+func TestSlidingWindowLogWorstCaseIsTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit, window := drawWindow(t)
 		k := key{rule: SlidingWindowLog{Limit: limit, Window: window}}

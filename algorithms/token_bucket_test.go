@@ -131,7 +131,7 @@ func TestB86_TokenBucketChangedNumbersReachTheKey(t *testing.T) {
 	}
 }
 
-func TestTokenBucketNeverAboveItsBound(t *testing.T) {
+func TestTokenBucketWorstCaseIsItsBound(t *testing.T) {
 	// Greed reaches it: the capacity at once and each token as it comes back.
 	k := key{rule: TokenBucket{Capacity: 60, Refill: 60, Per: time.Minute}}
 	for now := dawn; now <= dawn+60e6; {
