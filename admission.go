@@ -28,11 +28,16 @@ type Admission struct {
 // FromContext returns what the innermost limiter decided for the request whose context
 // this is. It is false where no limiter counted the request.
 func FromContext(ctx context.Context) (Admission, bool) {
-	p, ok := ctx.Value(admissionKey{}).(*passed)
-	if !ok {
-		return Admission{}, false
+	for {
+		p, ok := ctx.Value(admissionKey{}).(*passed)
+		if !ok {
+			return Admission{}, false
+		}
+		if p.admission.Policy != "" {
+			return p.admission, true
+		}
+		ctx = p.Context // nothing was decided here: no store could, or all is on trial
 	}
-	return p.admission, true
 }
 
 // Charge charges the request n units more, once its handler knows what it really costs,

@@ -38,6 +38,11 @@ func TestHandlerLearnsWhatWasDecided(t *testing.T) {
 	if !found || got.Key != (ratelimit.Key{Kind: "key", ID: "alice", Tier: "free"}) || got.Policy != "api" || got.Decision.Remaining != 1 {
 		t.Errorf("FromContext: %+v, %v", got, found)
 	}
+	away := build(t, ratelimit.Config{Store: newFaulty(isAway), Failure: ratelimit.FailOpen})
+	get(away.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, found = ratelimit.FromContext(r.Context()) })), "/")
+	if found {
+		t.Error("FromContext found a decision that nobody made")
+	}
 	if _, found := ratelimit.FromContext(context.Background()); found {
 		t.Error("FromContext found something in a context of no request")
 	}
