@@ -280,6 +280,33 @@ func TestShadowNeverRefusesAndNeverShows(t *testing.T) {
 	wantHeaders(t, resp.Header, noRateHeaders...)
 }
 
+func TestTakeObeysShadowAndDisabled(t *testing.T) {
+	var shadows atomic.Int64
+	l := build(t, ratelimit.Config{
+		Policies: []ratelimit.Policy{
+			{Name: "trial", Limits: perMinute(1), Shadow: true},
+			{Name: "off", Limits: perMinute(1), Disabled: true},
+		},
+		Default: "trial",
+		Hooks: ratelimit.Hooks{Refused: func(_ context.Context, e ratelimit.Event) {
+			if e.Shadow && e.Key == "user:ann" && e.Request == nil {
+				shadows.Add(1)
+			}
+		}},
+	})
+	for range 3 {
+		for _, name := range []string{"trial", "off"} {
+			d, err := l.Take(context.Background(), ratelimit.Key{Kind: "user", ID: "ann"}, name)
+			if err != nil || !d.Allowed || d.RetryAfter != 0 {
+				t.Errorf("%s: %+v, %v; want it admitted", name, d, err)
+			}
+		}
+	}
+	if shadows.Load() != 2 {
+		t.Errorf("%d refusals on trial were told, want 2", shadows.Load())
+	}
+}
+
 func TestEnforcePercentGivesEachKeyOneFate(t *testing.T) {
 	l := build(t, ratelimit.Config{Policies: []ratelimit.Policy{{Name: "api", Limits: perMinute(1), EnforcePercent: 30}}})
 	h := l.Handler(ok)

@@ -67,14 +67,33 @@ func (l *Limiter) Update(policies []Policy) error {
 }
 
 // Take charges the key with one request under the policy. Of several limits the
-// decision is the tightest one's.
+// decision is the tightest one's. A policy that is Disabled or on trial for the key
+// admits.
 func (l *Limiter) Take(ctx context.Context, key Key, policy string) (Decision, error) {
-	return l.one(ctx, key, policy, nil, (*guard).Take)
+	return l.take(ctx, key, policy, nil)
 }
 
 // TakeN charges the key with n units, at least 0, under the policy, whatever its Cost.
 func (l *Limiter) TakeN(ctx context.Context, key Key, policy string, n int64) (Decision, error) {
-	return l.one(ctx, key, policy, &n, (*guard).Take)
+	return l.take(ctx, key, policy, &n)
+}
+
+func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Decision, error) {
+	config := l.config.Load()
+	if p := config.policies[name]; p != nil && p.Disabled {
+		return Decision{At: time.Now(), Allowed: true}, nil
+	}
+	d, err := l.one(ctx, key, name, n, (*guard).Take)
+	if err != nil {
+		return Decision{}, err
+	}
+	identity := key.orAnonymous().canonical(config.HashKey)
+	shadow := !config.policies[name].enforced(identity)
+	config.Hooks.decided(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
+	if shadow {
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	return d, nil
 }
 
 // Peek tells where the key stands under the policy and changes nothing.

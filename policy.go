@@ -71,7 +71,8 @@ type Policy struct {
 	Penalty Penalty
 }
 
-// Penalty blocks a key for some time when it was refused too often.
+// Penalty blocks a key for some time when its requests were refused too often. A block
+// also refuses Limiter.Take, whose own refusals don't count towards one.
 type Penalty struct {
 	// Refusals within Window, at least 1, bring the block about.
 	Refusals int64
