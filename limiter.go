@@ -83,7 +83,7 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Dec
 	if p := config.policies[name]; p != nil && p.Disabled {
 		return Decision{At: time.Now(), Allowed: true}, nil
 	}
-	d, err := l.one(ctx, key, name, n, (*guard).Take)
+	d, err := l.one(ctx, config, key, name, n, (*guard).Take)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -98,13 +98,13 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Dec
 
 // Peek tells where the key stands under the policy and changes nothing.
 func (l *Limiter) Peek(ctx context.Context, key Key, policy string) (Decision, error) {
-	return l.one(ctx, key, policy, new(int64), (*guard).Peek)
+	return l.one(ctx, l.config.Load(), key, policy, new(int64), (*guard).Peek)
 }
 
 // Settle corrects what was charged, after the fact and without ever refusing: n > 0
 // charges n units more, n < 0 gives them back.
 func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) error {
-	_, err := l.one(ctx, key, policy, &n, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+	_, err := l.one(ctx, l.config.Load(), key, policy, &n, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
 		return g.Settle(ctx, charges)
 	})
 	return err
@@ -113,16 +113,15 @@ func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) e
 // Reset forgets what the key has used under the policy, and so under every policy of
 // the same quota, and ends a block.
 func (l *Limiter) Reset(ctx context.Context, key Key, policy string) error {
-	_, err := l.one(ctx, key, policy, nil, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+	_, err := l.one(ctx, l.config.Load(), key, policy, nil, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
 		return g.Reset(ctx, charges)
 	})
 	return err
 }
 
 // one asks about one key under one policy; n is the cost, nil the policy's own.
-func (l *Limiter) one(ctx context.Context, key Key, name string, n *int64,
+func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name string, n *int64,
 	ask func(*guard, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
-	config := l.config.Load()
 	p, ok := config.policies[name]
 	if !ok {
 		return Decision{}, fmt.Errorf("ratelimit: there is no policy %q in Config.Policies", name)
