@@ -24,20 +24,20 @@ type table struct {
 	classes map[string]*class
 }
 
-// class returns the class of the route that the request matches, and whether it
-// matches one.
-func (t *table) class(r *http.Request) (*class, bool) {
+// class returns the class and the pattern of the route that the request matches, and
+// whether it matches one.
+func (t *table) class(r *http.Request) (*class, string, bool) {
 	if t.mux == nil {
-		return nil, false
+		return nil, "", false
 	}
 	h, pattern := t.mux.Handler(r)
 	c, ok := t.classes[pattern]
 	if _, matched := h.(route); !matched && c == nil {
 		// ServeMux would redirect: the path matches in its clean form only. A router
 		// that doesn't clean paths may serve anything here, so nothing is exempt.
-		return nil, false
+		return nil, "", false
 	}
-	return c, ok
+	return c, pattern, ok
 }
 
 // route is what the table's mux finds for a path in its clean form.
