@@ -66,8 +66,10 @@ type Config struct {
 	// unusual bytes. Give every instance the same 32 random bytes; changing them
 	// starts those counters anew. Empty hashes without a secret.
 	HashKey []byte
-	// Logger receives store failures. nil means slog.Default().
+	// Logger receives store failures and warnings of misuse. nil means slog.Default().
 	Logger *slog.Logger
+	// Silence turns off the warnings of these codes, see [Code].
+	Silence []Code
 }
 
 const (
@@ -106,6 +108,7 @@ func (c Config) compile() (*compiled, error) {
 	out.table = newTable(c.Routes, c.Router, out.policies, mistake)
 	out.class = compileDefault(c, out.policies, mistake)
 	out.wire = c.Headers.compile(mistake)
+	checkSilence(c.Silence, mistake)
 
 	if out.Timeout == 0 {
 		out.Timeout = defaultTimeout

@@ -22,6 +22,7 @@ type Limiter struct {
 	store   *guard
 	nextLog atomic.Int64
 	missed  atomic.Int64
+	watch   *watch
 
 	update sync.Mutex
 	stated map[string]bool // policies that For names
@@ -34,9 +35,12 @@ func New(config Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{stated: make(map[string]bool)}
+	l := &Limiter{stated: make(map[string]bool), watch: newWatch(c)}
 	l.config.Store(c)
-	l.store = newGuard(c, func(ctx context.Context, err error) { l.failed(ctx, Event{Err: err}) })
+	l.store = newGuard(c, func(ctx context.Context, err error) {
+		l.watch.storeFailed(ctx, err)
+		l.failed(ctx, Event{Err: err})
+	})
 	return l, nil
 }
 

@@ -24,7 +24,8 @@ import (
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		config := l.config.Load()
-		class, found := config.table.class(r)
+		class, pattern, found := config.table.class(r)
+		l.watch.route(r.Context(), pattern)
 		if !found {
 			class = config.class
 		}
@@ -96,6 +97,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	p.batch = b
 	defer p.done()
 	l.chargeAll(r, config, p)
+	l.watch.request(r, p)
 	if err := l.store.Take(p, b.toTake(), b.decisions); err != nil {
 		l.serveUndecided(w, r.WithContext(p), config, next)
 		return
@@ -108,6 +110,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 		config.wire.announce(p.header, decision)
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
+			l.watch.refused(p)
 			l.punish(p)
 			l.refuse(w, r, config, overLimit(policy.Name, decision, b.violated()))
 			return

@@ -42,39 +42,41 @@ type table struct {
 	classes map[string]*class
 }
 
-// class returns the class of the route that the request matches, and whether it
-// matches one.
-func (t *table) class(r *http.Request) (*class, bool) {
+// class returns the class and the pattern of the route that the request matches, and
+// whether it matches one.
+func (t *table) class(r *http.Request) (c *class, pattern string, found bool) {
 	switch {
 	case t.router != nil:
 		return t.reported(t.router(r))
 	case t.mux == nil:
-		return nil, false
+		return nil, "", false
 	}
 	h, pattern := t.mux.Handler(r)
 	c, ok := t.classes[pattern]
 	if _, matched := h.(route); !matched && c == nil {
 		// ServeMux would redirect: the path matches in its clean form only. A router
 		// that doesn't clean paths may serve anything here, so nothing is exempt.
-		return nil, false
+		return nil, "", false
 	}
-	return c, ok
+	return c, pattern, ok
 }
 
-// reported is the class of a pattern that the router reports.
-func (t *table) reported(pattern string) (*class, bool) {
-	if c, ok := t.classes[pattern]; ok {
-		return c, true
+// reported is the class of a pattern that the router reports, and which pattern of ours
+// that is.
+func (t *table) reported(pattern string) (c *class, ours string, found bool) {
+	candidates := [...]string{pattern, "", ""}
+	if method, path, ok := strings.Cut(pattern, " "); ok {
+		if method == http.MethodHead {
+			candidates[1] = http.MethodGet + " " + path
+		}
+		candidates[2] = path
 	}
-	method, path, ok := strings.Cut(pattern, " ")
-	if !ok {
-		return nil, false
+	for _, ours := range candidates {
+		if c, ok := t.classes[ours]; ok && ours != "" {
+			return c, ours, true
+		}
 	}
-	if c, ok := t.classes["GET "+path]; ok && method == http.MethodHead {
-		return c, true
-	}
-	c, ok := t.classes[path]
-	return c, ok
+	return nil, "", false
 }
 
 // route is what the table's mux finds for a path in its clean form.

@@ -47,7 +47,7 @@ func tableUnderTest(t testing.TB, without ...string) *table {
 
 // named is the policy that a table gives a request, "never" or "default".
 func named(routes *table, r *http.Request) string {
-	switch class, found := routes.class(r); {
+	switch class, _, found := routes.class(r); {
 	case !found:
 		return "default"
 	case class == nil:
