@@ -42,7 +42,7 @@
 //   - Behind reverse proxies name their networks in [ClientIP]; otherwise everybody has
 //     the proxy's address. Don't rewrite RemoteAddr from headers before the limiter.
 //   - Routes in Config match by net/http's rules. If your router has rules of its own,
-//     state the policy at the route with [Limiter.For].
+//     let Config.Router ask it, or state the policy at the route with [Limiter.For].
 //   - Redis should keep the counters: maxmemory-policy noeviction or volatile-ttl.
 //
 // # Compatibility
