@@ -222,7 +222,7 @@ func parseHop(s string) (netip.Addr, bool) {
 		s = s[1 : len(s)-1]
 	}
 	addr, err := netip.ParseAddr(s)
-	if err != nil {
+	if err != nil || strings.ContainsAny(addr.Zone(), "[]") {
 		return netip.Addr{}, false
 	}
 	return addr.Unmap().WithZone(""), true
