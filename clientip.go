@@ -141,9 +141,9 @@ func (a ClientAddress) trusts(addr netip.Addr) bool {
 func (a ClientAddress) reported(peer netip.Addr, header string, lines []string) netip.Addr {
 	switch header {
 	case "X-Forwarded-For":
-		return a.walk(peer, lines, parseHop)
+		return a.walk(peer, lines, cutLast, parseHop)
 	case "Forwarded":
-		return a.walk(peer, lines, parseForwarded)
+		return a.walk(peer, lines, cutLastUnquoted, parseForwarded)
 	}
 	if len(lines) == 1 {
 		if addr, ok := parseHop(strings.TrimSpace(lines[0])); ok {
@@ -154,13 +154,14 @@ func (a ClientAddress) reported(peer netip.Addr, header string, lines []string) 
 }
 
 // walk goes through the elements of the header from the right.
-func (a ClientAddress) walk(peer netip.Addr, lines []string, parse func(string) (netip.Addr, bool)) netip.Addr {
+func (a ClientAddress) walk(peer netip.Addr, lines []string,
+	cut func(string) (before, last string, more bool), parse func(string) (netip.Addr, bool)) netip.Addr {
 	hops := 0
 	for i := len(lines) - 1; i >= 0; i-- {
 		rest := lines[i]
 		for more := true; more; {
 			var element string
-			rest, element, more = cutLast(rest)
+			rest, element, more = cut(rest)
 			addr, ok := parse(strings.Trim(element, " \t"))
 			if !ok {
 				return peer
@@ -174,9 +175,17 @@ func (a ClientAddress) walk(peer netip.Addr, lines []string, parse func(string) 
 	return peer
 }
 
-// cutLast cuts at the last comma that is not inside quotes. Reading from the right, a
-// quote that a client left open can't swallow what our proxies wrote after it.
+// cutLast cuts at the last comma.
 func cutLast(s string) (before, last string, more bool) {
+	if comma := strings.LastIndexByte(s, ','); comma >= 0 {
+		return s[:comma], s[comma+1:], true
+	}
+	return "", s, false
+}
+
+// cutLastUnquoted cuts at the last comma that is not inside quotes. Reading from the
+// right, a quote that a client left open can't swallow what our proxies wrote after it.
+func cutLastUnquoted(s string) (before, last string, more bool) {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
 		switch {

@@ -212,7 +212,7 @@ func slowAddr(s string) (netip.Addr, bool) {
 		s = host
 	}
 	addr, err := netip.ParseAddr(s)
-	if err != nil {
+	if err != nil || strings.ContainsAny(addr.Zone(), "[]") {
 		return netip.Addr{}, false
 	}
 	return addr.WithZone("").Unmap(), true
