@@ -5,8 +5,9 @@
 //	SlidingWindowCounter{Limit: 100, Window: time.Minute}
 //
 // and decides with a step: a pure function of the stored state, the time and the
-// cost. Every step is written twice, in Go here and in the Lua file beside it, with
-// the same names in the same order, so that memory and Redis give the same numbers.
+// cost. What a step admits and stores is written twice, in Go here and in the Lua file
+// beside it, with the same names in the same order, so that memory and Redis agree. The
+// numbers of the answer are computed in Go alone, from the state that was decided on.
 //
 // # Units
 //
@@ -47,6 +48,10 @@ type Algorithm interface {
 	// nothing and need not be stored, unless its At is below the given one: then the
 	// clock was set back, and storing it keeps the key from being locked out.
 	Step(state State, now, cost int64) (State, Decision)
+	// Restore makes the state that a Lua step of this rule told of: the three numbers
+	// in its reply, and the cost it decided. Step gives the same decision on it. For
+	// that cost, and except for a log for every other, it still does when asked later.
+	Restore(at, used, extra, cost int64) State
 	// Settle gives units back (negative) or charges more (positive), never refusing.
 	// Counts stop at zero and at the largest exact number. Units go back to the window
 	// that held them at the time taken, if it still counts; 0 stands for the latest.

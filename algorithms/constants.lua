@@ -1,6 +1,4 @@
 -- The constants of algorithm.go, in scope of every chunk.
-local NEVER = -1
 local CLOCK_SLACK = 1000000
 local MAX_EXACT = 9007199254740992
 local MAX_LOG = 1000000
-

@@ -42,7 +42,7 @@ func (a FixedWindow) String() string {
 }
 
 // Shape implements [Algorithm]: the window.
-func (a FixedWindow) Shape() Shape { return Shape{"fw1", a.Window} }
+func (a FixedWindow) Shape() Shape { return Shape{"fw2", a.Window} }
 
 // Parameters implements [Algorithm]: limit, window in microseconds.
 func (a FixedWindow) Parameters() [3]int64 {
@@ -72,6 +72,9 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 	}
 	return s, d
 }
+
+// Restore implements [Algorithm].
+func (a FixedWindow) Restore(at, used, _, _ int64) State { return State{At: at, Used: used} }
 
 // Settle implements [Algorithm]. Units of a window that has ended are not given back.
 func (a FixedWindow) Settle(s State, now, units, taken int64) State {

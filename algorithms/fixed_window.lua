@@ -1,7 +1,7 @@
 -- Mirrors fixed_window.go. Times and window in microseconds.
--- State, format fw1: at (start of the current window), used, 0.
+-- State, format fw2: at (start of the current window), used, 0.
 
-local function roll(at, used, now, window)
+local function roll(at, used, now)
   local start = now - now % window
   if start > at then
     return start, 0
@@ -11,36 +11,29 @@ local function roll(at, used, now, window)
   return at, used
 end
 
-local function reset_after(at, used, now, window)
+local function reset_after(at, used, now)
   if used > 0 then
     return at + window - now
   end
   return 0
 end
 
-local function step(at, used, _, now, cost, limit, window)
-  at, used = roll(at, used, now, window)
-
-  local allowed, retry = 0, 0
-  if cost > limit then
-    retry = NEVER
-  elseif cost > limit - used then
-    retry = at + window - now
-  else
-    allowed = 1
+local function step(at, used, _, now, cost)
+  at, used = roll(at, used, now)
+  local allowed = cost <= limit - used
+  if allowed then
     used = used + cost
   end
-
-  return allowed, math.max(0, limit - used), reset_after(at, used, now, window), retry, 0, at, used, 0
+  return allowed, reset_after(at, used, now), at, used, 0
 end
 
-local function settle(at, used, _, now, units, taken, limit, window)
-  at, used = roll(at, used, now, window)
+local function settle(at, used, _, now, units, taken)
+  at, used = roll(at, used, now)
   if units < 0 and taken ~= 0 and taken - taken % window ~= at then
-    return reset_after(at, used, now, window), at, used, 0
+    return reset_after(at, used, now), at, used, 0
   end
   units = math.max(-MAX_EXACT, math.min(units, MAX_EXACT))
   used = math.max(0, math.min(used + units, MAX_EXACT))
-  return reset_after(at, used, now, window), at, used, 0
+  return reset_after(at, used, now), at, used, 0
 end
 

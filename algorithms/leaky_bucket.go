@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	_ "embed"
 	"fmt"
 	"time"
 )
@@ -30,9 +29,6 @@ type LeakyBucket struct {
 	// Per is the time for Rate units: whole microseconds, from 1 ms to 70 years.
 	Per time.Duration
 }
-
-//go:embed leaky_bucket.lua
-var leakyBucketLua string
 
 // Validate implements [Algorithm].
 func (a LeakyBucket) Validate() error {
@@ -66,6 +62,11 @@ func (a LeakyBucket) Step(s State, now, cost int64) (State, Decision) {
 		d.Delay = delay
 	}
 	return s, d
+}
+
+// Restore implements [Algorithm]: extra is the parts of a token in used.
+func (a LeakyBucket) Restore(at, used, extra, _ int64) State {
+	return State{At: at, Used: used, Unit: extra}
 }
 
 // Settle implements [Algorithm].

@@ -16,7 +16,7 @@ var testLogLua string
 // luaRule is a chunk loaded in process, with the state its last step returned.
 type luaRule struct {
 	vm              *lua.LState
-	step, settle    *lua.LFunction
+	rule            *lua.LFunction // makes step and settle for given parameters
 	at, used, extra lua.LValue
 	open            *lua.LFunction // log only: reads the stored log
 	change          *lua.LFunction // log only: applies a change to it
@@ -25,12 +25,12 @@ type luaRule struct {
 func loadLua(t testing.TB, rule Rule) *luaRule {
 	vm := lua.NewState()
 	r := &luaRule{vm: vm}
-	source := LuaConstants() + rule.Lua + "return step, settle"
+	source := LuaConstants() + "return function(p1, p2, p3)\n" + rule.Lua + "return step, settle\nend"
 	if err := vm.DoString(source); err != nil {
 		t.Fatalf("%s: %v", rule.Name, err)
 	}
-	r.settle, r.step = vm.ToFunction(-1), vm.ToFunction(-2)
-	vm.Pop(2)
+	r.rule = vm.ToFunction(-1)
+	vm.Pop(1)
 	if err := vm.DoString(testLogLua); err != nil {
 		t.Fatal(err)
 	}
@@ -59,18 +59,22 @@ func (r *luaRule) call(f *lua.LFunction, results int, args ...lua.LValue) []lua.
 	return out
 }
 
-func (r *luaRule) args(a Algorithm, now, n int64, more ...int64) []lua.LValue {
+// of makes the two functions of the chunk for the rule's parameters.
+func (r *luaRule) of(a Algorithm) (step, settle *lua.LFunction) {
+	p := a.Parameters()
+	made := r.call(r.rule, 2, lua.LNumber(p[0]), lua.LNumber(p[1]), lua.LNumber(p[2]))
+	return made[0].(*lua.LFunction), made[1].(*lua.LFunction)
+}
+
+func (r *luaRule) args(numbers ...int64) []lua.LValue {
 	at, used := r.at, r.used
 	if log, ok := used.(*lua.LTable); ok {
 		opened := r.call(r.open, 2, log)
 		at, used = opened[0], opened[1]
 	}
-	args := []lua.LValue{at, used, r.extra, lua.LNumber(now), lua.LNumber(n)}
-	for _, n := range more {
+	args := []lua.LValue{at, used, r.extra}
+	for _, n := range numbers {
 		args = append(args, lua.LNumber(n))
-	}
-	for _, p := range a.Parameters() {
-		args = append(args, lua.LNumber(p))
 	}
 	return args
 }
@@ -83,26 +87,29 @@ func (r *luaRule) store(at, used, extra lua.LValue) {
 	r.at, r.used, r.extra = at, used, extra
 }
 
-// take mirrors what a store does with a step.
+// take mirrors what a store does with a step: the Lua admits, and the rest of the
+// decision is made from the state that the reply tells of.
 func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
-	args := r.args(a, now, cost)
-	out := r.call(r.step, 8, args...)
-	n := func(i int) int64 { return int64(out[i].(lua.LNumber)) }
-	d := Decision{
-		At: time.UnixMicro(now).UTC(), Allowed: n(0) == 1, Limit: a.Parameters()[0], Remaining: n(1),
-		ResetAfter: Microseconds(n(2)), RetryAfter: Microseconds(n(3)), Delay: Microseconds(n(4)),
+	step, _ := r.of(a)
+	args := r.args(now, cost)
+	out := r.call(step, 8, args...)
+	allowed := out[0] == lua.LTrue
+	if allowed && cost > 0 || out[2].(lua.LNumber) < args[0].(lua.LNumber) {
+		r.store(out[2], out[3], out[4])
 	}
-	if n(3) == -1 {
-		d.RetryAfter = Never
+	seen := args[:3]
+	if out[5] != lua.LNil {
+		seen = out[5:]
 	}
-	if d.Allowed && cost > 0 || out[5].(lua.LNumber) < args[0].(lua.LNumber) {
-		r.store(out[5], out[6], out[7])
-	}
+	n := func(i int) int64 { return int64(seen[i].(lua.LNumber)) }
+	_, d := a.Step(a.Restore(n(0), n(1), n(2), cost), now, cost)
+	d.Allowed = allowed
 	return d
 }
 
 func (r *luaRule) give(a Algorithm, now, units, taken int64) time.Duration {
-	out := r.call(r.settle, 4, r.args(a, now, units, taken)...)
+	_, settle := r.of(a)
+	out := r.call(settle, 4, r.args(now, units, taken)...)
 	r.store(out[1], out[2], out[3])
 	return Microseconds(int64(out[0].(lua.LNumber)))
 }

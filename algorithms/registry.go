@@ -5,8 +5,11 @@ import (
 	"time"
 )
 
-//go:embed counter.lua
-var counterLua string
+//go:embed window.lua
+var windowLua string
+
+//go:embed bucket.lua
+var bucketLua string
 
 //go:embed constants.lua
 var constantsLua string
@@ -21,26 +24,27 @@ type Rule struct {
 	Name string
 	// Example is a valid value of it.
 	Example Algorithm
-	// Lua is its half of a Redis script: the local functions
+	// Lua is its half of a Redis script. With the Parameters in scope as p1, p2 and p3
+	// it makes the local functions
 	//
 	//	read(key) -> at, used, extra
-	//	step(at, used, extra, now, cost, p1, p2, p3)
-	//	  -> allowed, remaining, reset, retry, delay, at, used, extra
-	//	settle(at, used, extra, now, units, taken, p1, p2, p3) -> reset, at, used, extra
-	//	write(key, ttl, at, used, extra)
+	//	step(at, used, extra, now, cost) -> allowed, reset, at, used, extra
+	//	settle(at, used, extra, now, units, taken) -> reset, at, used, extra
+	//	write(key, ttl, at, used, extra, was_at, was_used, was_extra)
 	//
-	// where p1, p2, p3 are the Parameters, times are microseconds (ttl milliseconds)
-	// and a retry of -1 is [Never]. Only read and write call Redis.
+	// where times are microseconds (ttl milliseconds) and reset is the time until the
+	// counter is as good as new. A step whose state is no three integers returns, after
+	// the rest, the three that [Algorithm] Restore takes. Only read and write call Redis.
 	Lua string
 }
 
 // Rules lists every kind of algorithm, the default one first.
 func Rules() []Rule {
 	return []Rule{
-		{"sliding_window_counter", SlidingWindowCounter{Limit: 100, Window: time.Minute}, counterLua + slidingWindowCounterLua},
-		{"token_bucket", TokenBucket{Capacity: 20, Refill: 1, Per: time.Second}, counterLua + tokenBucketLua},
-		{"fixed_window", FixedWindow{Limit: 100, Window: time.Minute}, counterLua + fixedWindowLua},
+		{"sliding_window_counter", SlidingWindowCounter{Limit: 100, Window: time.Minute}, windowLua + slidingWindowCounterLua},
+		{"token_bucket", TokenBucket{Capacity: 20, Refill: 1, Per: time.Second}, bucketLua + tokenBucketLua},
+		{"fixed_window", FixedWindow{Limit: 100, Window: time.Minute}, windowLua + fixedWindowLua},
 		{"sliding_window_log", SlidingWindowLog{Limit: 100, Window: time.Minute}, slidingWindowLogLua},
-		{"leaky_bucket", LeakyBucket{Capacity: 20, Rate: 10, Per: time.Second}, counterLua + tokenBucketLua + leakyBucketLua},
+		{"leaky_bucket", LeakyBucket{Capacity: 20, Rate: 10, Per: time.Second}, bucketLua + tokenBucketLua},
 	}
 }

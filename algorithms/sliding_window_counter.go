@@ -56,7 +56,7 @@ func (a SlidingWindowCounter) String() string {
 }
 
 // Shape implements [Algorithm]: the window.
-func (a SlidingWindowCounter) Shape() Shape { return Shape{"sw1", a.Window} }
+func (a SlidingWindowCounter) Shape() Shape { return Shape{"sw2", a.Window} }
 
 // Parameters implements [Algorithm]: limit, window in microseconds.
 func (a SlidingWindowCounter) Parameters() [3]int64 {
@@ -97,6 +97,11 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 		d.ResetAfter = Microseconds(s.At + window - now)
 	}
 	return s, d
+}
+
+// Restore implements [Algorithm]: extra is the units of the window before.
+func (a SlidingWindowCounter) Restore(at, used, extra, _ int64) State {
+	return State{At: at, Used: used, Previous: extra}
 }
 
 // Settle implements [Algorithm]. Units taken at an unknown time go back to the current

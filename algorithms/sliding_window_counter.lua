@@ -1,7 +1,7 @@
 -- Mirrors sliding_window_counter.go. Times and window in microseconds.
--- State, format sw1: at (start of the current window), used, previous.
+-- State, format sw2: at (start of the current window), used, previous.
 
-local function roll(at, used, previous, now, window)
+local function roll(at, used, previous, now)
   local start = now - now % window
   if start == at then
     return at, used, previous, now
@@ -16,7 +16,7 @@ local function roll(at, used, previous, now, window)
   return at, used, previous, at
 end
 
-local function reset_after(at, used, previous, now, window)
+local function reset_after(at, used, previous, now)
   if used > 0 then
     return at + 2 * window - now
   elseif previous > 0 then
@@ -25,35 +25,22 @@ local function reset_after(at, used, previous, now, window)
   return 0
 end
 
-local function step(at, used, previous, now, cost, limit, window)
+local function step(at, used, previous, now, cost)
   local clock
-  at, used, previous, clock = roll(at, used, previous, now, window)
+  at, used, previous, clock = roll(at, used, previous, now)
   local elapsed = clock - at
   local overlap = previous * (window - elapsed)
   local room = limit - used
 
-  local allowed, retry = 0, 0
-  if cost > limit then
-    retry = NEVER
-  elseif cost > room then
-    retry = at + 2 * window - math.floor((limit - cost) * window / used) - now
-  elseif overlap > (room - cost) * window then
-    retry = at + window - math.floor((room - cost) * window / previous) - now
-  else
-    allowed = 1
+  local allowed = cost <= room and overlap <= (room - cost) * window
+  if allowed then
     used = used + cost
-    room = room - cost
   end
-
-  local remaining = 0
-  if room > 0 and room * window > overlap then
-    remaining = math.floor((room * window - overlap) / window)
-  end
-  return allowed, remaining, reset_after(at, used, previous, now, window), retry, 0, at, used, previous
+  return allowed, reset_after(at, used, previous, now), at, used, previous
 end
 
-local function settle(at, used, previous, now, units, taken, limit, window)
-  at, used, previous = roll(at, used, previous, now, window)
+local function settle(at, used, previous, now, units, taken)
+  at, used, previous = roll(at, used, previous, now)
   if units > 0 then
     used = math.min(used + math.min(units, MAX_EXACT), math.floor(MAX_EXACT / window))
   else
@@ -68,6 +55,6 @@ local function settle(at, used, previous, now, units, taken, limit, window)
       previous = math.max(0, previous + units)
     end
   end
-  return reset_after(at, used, previous, now, window), at, used, previous
+  return reset_after(at, used, previous, now), at, used, previous
 end
 

@@ -86,6 +86,20 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
+// Restore implements [Algorithm]: extra is the time of the entry with which enough for
+// cost will have left, 0 if it fits. The log is made of that entry and the newest, so it
+// answers for this cost only.
+func (a SlidingWindowLog) Restore(at, used, extra, cost int64) State {
+	s := State{At: at, Used: used}
+	if leaving := used + cost - a.Limit; extra > 0 && 0 < leaving && leaving < used {
+		s.Log = append(s.Log, Entry{extra, leaving})
+	}
+	if used > 0 {
+		s.Log = append(s.Log, Entry{at, used})
+	}
+	return s
+}
+
 // Settle implements [Algorithm]. Units taken at an unknown time go back from the newest
 // entries; others from the entry of that time, which those after it follow.
 func (a SlidingWindowLog) Settle(s State, now, units, taken int64) State {

@@ -6,8 +6,11 @@
 -- A refusal reads about log2(n) entries more than an admission; an admission writes
 -- once and forgets what is a window old. ttl is in milliseconds.
 
+local limit, window = p1, p2
+
 -- read returns when the newest entry came (0: no entry) and the log: how many entries
--- stand in it, how many of them came at floor or before, and each of them by rank.
+-- stand in it, how many of them came at floor or before, and each of them by rank. What
+-- is no sorted set of ours is an empty log.
 local function read(key)
   local log = {}
   function log.count()
@@ -17,14 +20,16 @@ local function read(key)
     return redis.call('ZCOUNT', key, '-inf', floor)
   end
   function log.entry(rank)
-    local entry = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
+    local entry = redis.pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
     if not entry[1] then
       return 0, 0, 0
     end
     local total, cost = string.match(entry[1], '^(%d+):(%d+)$')
-    return tonumber(entry[2]), tonumber(total), tonumber(cost)
+    return tonumber(entry[2]), tonumber(total) or 0, tonumber(cost) or 0
   end
-  return (log.entry(-1)), log, nil
+  local at, total = log.entry(-1)
+  log.total = total
+  return at, log, nil
 end
 
 -- A change names what to do to the stored log: keep only so many of the oldest; clear it
@@ -47,7 +52,7 @@ end
 -- forget returns the rank of the first entry that counts, the number of entries, the
 -- total before that first one, the units in use, the time of the newest entry, and
 -- the change that brings the stored log there.
-local function forget(at, log, now, window)
+local function forget(at, log, now)
   if at == 0 then
     return 0, 0, 0, 0, 0, { clear = true }
   end
@@ -57,25 +62,28 @@ local function forget(at, log, now, window)
     return 0, 0, 0, 0, at, { clear = true }
   end
   local _, total, cost = log.entry(first)
-  local _, used = log.entry(-1)
   local previous = total - cost
-  used = used - previous
+  local used = log.total - previous
   if at - now > window + CLOCK_SLACK then
     return 0, 0, 0, used, now, { clear = true, { at = now, total = used, cost = used } }
   end
   return first, count, previous, used, at, { floor = floor }
 end
 
-local function step(at, log, _, now, cost, limit, window)
+-- Of a log the reply tells the time of the newest entry, the units in use and, after a
+-- refusal, the time of the entry with which enough will have left.
+local function step(at, log, _, now, cost)
   local first, count, previous, used, change
-  first, count, previous, used, at, change = forget(at, log, now, window)
+  first, count, previous, used, at, change = forget(at, log, now)
 
-  local allowed, retry = 0, 0
-  if cost > limit then
-    retry = NEVER
-  elseif used + cost > limit then
+  local allowed, newest, before, leaving = used + cost <= limit, at, used, 0
+  if allowed and cost > 0 then
+    at = math.max(now, at)
+    used = used + cost
+    change[#change + 1] = { at = at, total = previous + used, cost = cost }
+  elseif not allowed and cost <= limit then
     local target = previous + used + cost - limit
-    local leaving = at
+    leaving = at
     local low, high = first, count - 1
     while low <= high do
       local middle = math.floor((low + high) / 2)
@@ -87,26 +95,18 @@ local function step(at, log, _, now, cost, limit, window)
         low = middle + 1
       end
     end
-    retry = leaving + window - now
-  else
-    allowed = 1
-    if cost > 0 then
-      at = math.max(now, at)
-      used = used + cost
-      change[#change + 1] = { at = at, total = previous + used, cost = cost }
-    end
   end
 
   local reset = 0
   if used > 0 then
     reset = at + window - now
   end
-  return allowed, math.max(0, limit - used), reset, retry, 0, at, change, nil
+  return allowed, reset, at, change, nil, newest, before, leaving
 end
 
-local function settle(at, log, _, now, units, taken, limit, window)
+local function settle(at, log, _, now, units, taken)
   local first, count, previous, used, change
-  first, count, previous, used, at, change = forget(at, log, now, window)
+  first, count, previous, used, at, change = forget(at, log, now)
   if units > 0 then
     units = math.min(units, MAX_LOG)
     at = math.max(now, at)

@@ -63,6 +63,11 @@ func (a TokenBucket) Step(s State, now, cost int64) (State, Decision) {
 	return fill(s, now, cost, a.Capacity, refill, unit)
 }
 
+// Restore implements [Algorithm]: extra is the parts of a token in used.
+func (a TokenBucket) Restore(at, used, extra, _ int64) State {
+	return State{At: at, Used: used, Unit: extra}
+}
+
 // Settle implements [Algorithm]. Charging more can leave the bucket in debt, which is
 // refilled first. When tokens were taken makes no difference: a bucket that was full
 // again in between gets back more than it should, at most the units.

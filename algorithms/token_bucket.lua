@@ -1,8 +1,8 @@
--- Mirrors token_bucket.go. Times in microseconds; refill is parts a microsecond, unit
--- parts a token, used is in parts.
--- State, format tb1: at (last refill), used, the unit that used is written in.
+-- Mirrors token_bucket.go, and leaky_bucket.go, which admits the same. Times in
+-- microseconds; refill is parts a microsecond, unit parts a token, used is in parts.
+-- State, formats tb1 and lb1: at (last refill), used, the unit that used is written in.
 
-local function drain(at, used, stored_unit, now, capacity, refill, unit)
+local function drain(at, used, stored_unit, now)
   if stored_unit ~= unit and stored_unit > 0 then
     used = math.min(math.ceil(used / stored_unit), math.floor(MAX_EXACT / unit)) * unit
   end
@@ -18,34 +18,26 @@ local function drain(at, used, stored_unit, now, capacity, refill, unit)
   return at, used
 end
 
-local function reset_after(at, used, now, refill)
+local function reset_after(at, used, now)
   if used > 0 then
     return at - now + math.ceil(used / refill)
   end
   return 0
 end
 
-local function step(at, used, stored_unit, now, cost, capacity, refill, unit)
-  at, used = drain(at, used, stored_unit, now, capacity, refill, unit)
-
-  local allowed, retry = 0, 0
-  if cost > capacity then
-    retry = NEVER
-  elseif used > (capacity - cost) * unit then
-    retry = at - now + math.ceil((used - (capacity - cost) * unit) / refill)
-  else
-    allowed = 1
+local function step(at, used, stored_unit, now, cost)
+  at, used = drain(at, used, stored_unit, now)
+  local allowed = used <= (capacity - cost) * unit
+  if allowed then
     used = used + cost * unit
   end
-
-  local remaining = math.floor(math.max(0, capacity * unit - used) / unit)
-  return allowed, remaining, reset_after(at, used, now, refill), retry, 0, at, used, unit
+  return allowed, reset_after(at, used, now), at, used, unit
 end
 
-local function settle(at, used, stored_unit, now, units, _, capacity, refill, unit)
-  at, used = drain(at, used, stored_unit, now, capacity, refill, unit)
+local function settle(at, used, stored_unit, now, units)
+  at, used = drain(at, used, stored_unit, now)
   local most = math.floor(MAX_EXACT / unit)
   used = math.max(0, math.min(used + math.max(-most, math.min(units, most)) * unit, most * unit))
-  return reset_after(at, used, now, refill), at, used, unit
+  return reset_after(at, used, now), at, used, unit
 end
 

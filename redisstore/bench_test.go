@@ -2,12 +2,9 @@ package redisstore
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,9 +63,6 @@ func BenchmarkTake(b *testing.B) {
 	bench("counter and bucket", 64, rules[:2]...)
 }
 
-//go:embed testdata/sliding_window_counter_inlined.lua
-var inlinedLua string
-
 // The server's own time for each script, from its statistics of EVALSHA, without the
 // socket as far as that goes: calls travel by hundreds.
 //
@@ -84,7 +78,7 @@ func BenchmarkScriptCPU(b *testing.B) {
 	store := New(client)
 	rules := benchRules(b)
 
-	bench := func(name string, s *script, arguments func(key string) []any) {
+	bench := func(name string, decisions float64, s *script, arguments func(key string) []any) {
 		b.Run(name, func(b *testing.B) {
 			must(b, client.FlushAll(ctx).Err())
 			must(b, client.ScriptLoad(ctx, s.source).Err())
@@ -112,42 +106,40 @@ func BenchmarkScriptCPU(b *testing.B) {
 				call()
 			}
 			send()
-			b.ReportMetric(microsPerCall(b, client), "redis-µs/call")
+			b.ReportMetric(microsPerCall(b, client)/decisions, "redis-µs/decision")
 		})
 	}
-	one := func(rule algorithms.Algorithm, count bool) func(string) []any {
-		return func(key string) []any { return store.argumentsOfOne(&charge(key, rule, 1)[0], count) }
-	}
-	several := func(mode string, rules ...algorithms.Rule) func(string) []any {
+	take := func(charges ...algorithms.Rule) func(string) []any {
 		return func(key string) []any {
-			var charges []algorithms.Charge
-			for _, rule := range rules {
-				charges = append(charges, charge(key, rule.Example, 1)...)
+			var all []algorithms.Charge
+			for _, rule := range charges {
+				all = append(all, charge(key, rule.Example, 1)...)
 			}
-			return store.arguments(mode, charges)
+			return argumentsOf(store.call(all, true))
 		}
 	}
 
-	counter := rules[0].Example
-	split := store.scripts.take[counter.Shape().Format]
-	inlined := newScript(inlinedLua)
-	sameDecisions(b, client, split, inlined, one(counter, true))
-
-	bench("floor: empty", newScript("return 0"), one(counter, true))
-	bench("floor: clock and reply", newScript(clockLua+"return { now, 1, 2, 3, 4, 5 }"), one(counter, true))
+	counter := rules[0]
+	bench("floor: empty", 1, newScript("return 0"), take(counter))
+	bench("floor: clock and reply", 1, newScript(clockLua+"return { now, 1, 2, 3 }"), take(counter))
 	for _, rule := range rules {
-		bench(rule.Name, store.scripts.take[rule.Example.Shape().Format], one(rule.Example, true))
+		bench(rule.Name, 1, store.scripts.take[rule.Example.Shape().Format], take(rule))
 	}
-	bench("counter inlined", inlined, one(counter, true))
-	settle := regexp.MustCompile(`(?s)local function settle\(.*?\nend\n`)
-	bench("counter without settle", newScript(settle.ReplaceAllString(split.source, "")), one(counter, true))
 	for _, rule := range rulesOf(b, 1, time.Hour) {
-		bench("refused/"+rule.Name, store.scripts.take[rule.Example.Shape().Format], one(rule.Example, true))
+		bench("refused/"+rule.Name, 1, store.scripts.take[rule.Example.Shape().Format], take(rule))
 	}
-	bench("take_all/counter", store.scripts.takeAll, several("take", rules[0]))
-	bench("take_all/counter and bucket", store.scripts.takeAll, several("take", rules[:2]...))
-	bench("take_all/all five", store.scripts.takeAll, several("take", rules...))
-	bench("settle/counter", store.scripts.takeAll, several("settle", rules[0]))
+	const together = 64
+	for _, rule := range rules {
+		bench(fmt.Sprintf("%d together/%s", together, rule.Name), together, store.scripts.take[rule.Example.Shape().Format], func(key string) []any {
+			t := trip{}
+			for i := range together {
+				t.calls = append(t.calls, store.call(charge(key+strconv.Itoa(i), rule.Example, 1), true))
+			}
+			return t.command(ctx).Args()[2:]
+		})
+	}
+	bench("take_all/counter and bucket", 1, store.scripts.takeAll, take(rules[:2]...))
+	bench("take_all/all five", 1, store.scripts.takeAll, take(rules...))
 }
 
 // microsPerCall is what the server spent on an EVALSHA since its statistics were reset.
@@ -162,18 +154,4 @@ func microsPerCall(b *testing.B, client *redis.Client) float64 {
 		b.Fatalf("%v in %q", err, line)
 	}
 	return micros / calls
-}
-
-// sameDecisions makes sure that what is compared does the same.
-func sameDecisions(b *testing.B, client *redis.Client, one, other *script, arguments func(key string) []any) {
-	b.Helper()
-	for range 20 {
-		ours, err := one.run(context.Background(), client, arguments("one"))
-		must(b, err)
-		theirs, err := other.run(context.Background(), client, arguments("other"))
-		must(b, err)
-		if !slices.Equal(ours[1:3], theirs[1:3]) || len(ours) != len(theirs) {
-			b.Fatalf("the scripts differ: %v and %v", ours, theirs)
-		}
-	}
 }

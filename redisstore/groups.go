@@ -14,7 +14,7 @@ import (
 // single server, those of each hash tag on a sharded one, in the order of the tags.
 func (s *Store) groups(charges []algorithms.Charge) iter.Seq[[]algorithms.Charge] {
 	return func(yield func([]algorithms.Charge) bool) {
-		if !s.sharded {
+		if !s.queue.sharded {
 			yield(charges)
 			return
 		}
@@ -34,9 +34,10 @@ func (s *Store) groups(charges []algorithms.Charge) iter.Seq[[]algorithms.Charge
 	}
 }
 
-// tag is the part of the counter's name that decides where it is.
-func (s *Store) tag(charge *algorithms.Charge) string {
-	name := s.name(charge)
+func (s *Store) tag(charge *algorithms.Charge) string { return tagOf(s.name(charge)) }
+
+// tagOf is the part of a counter's name that decides where it is.
+func tagOf(name string) string {
 	if tag := hashTag(name); tag != "" {
 		return tag
 	}
@@ -45,18 +46,21 @@ func (s *Store) tag(charge *algorithms.Charge) string {
 
 // decideGroups takes from one group after the other and, when one refuses or fails,
 // gives back what was taken before it.
-func (s *Store) decideGroups(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, count bool) error {
+func (s *Store) decideGroups(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, states []algorithms.State, count bool) error {
 	var taken []algorithms.Charge
 	refused := false
 	for group := range s.groups(charges) {
-		answers := make([]algorithms.Decision, len(group))
+		answers, told := make([]algorithms.Decision, len(group)), make([]algorithms.State, len(group))
 		// After a refusal nothing more is taken, only asked.
-		err := s.decideTogether(ctx, group, answers, count && !refused)
+		err := s.decideTogether(ctx, group, answers, told, count && !refused)
 		if err != nil {
 			return errors.Join(err, s.giveBack(ctx, taken))
 		}
 		for i := range group {
-			decisions[slices.IndexFunc(charges, same(&group[i]))] = answers[i]
+			j := slices.IndexFunc(charges, same(&group[i]))
+			if decisions[j] = answers[i]; states != nil {
+				states[j] = told[i]
+			}
 			refused = refused || !answers[i].Allowed
 		}
 		if count && !refused {
@@ -82,7 +86,7 @@ func (s *Store) standing(ctx context.Context, charges []algorithms.Charge, decis
 			continue
 		}
 		charge.Cost = 0
-		if err := s.decideTogether(ctx, []algorithms.Charge{charge}, decisions[i:i+1], false); err != nil {
+		if err := s.decideTogether(ctx, []algorithms.Charge{charge}, decisions[i:i+1], nil, false); err != nil {
 			return err
 		}
 		decisions[i].Allowed, decisions[i].RetryAfter = true, 0

@@ -537,16 +537,21 @@ func TestB74_WrongRepliesAreErrors(t *testing.T) {
 		"null array":       "*-1\r\n",
 		"null of RESP3":    "_\r\n",
 		"empty":            "*0\r\n",
-		"one short":        "*5\r\n:1\r\n:1\r\n:4\r\n:60000000\r\n:0\r\n",
-		"one long":         "*7\r\n:1\r\n:1\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n:0\r\n",
-		"text inside":      "*6\r\n:1\r\n:1\r\n:4\r\n$3\r\n0.4\r\n:0\r\n:0\r\n",
-		"float inside":     "*6\r\n:1\r\n:1\r\n:4\r\n,0.4\r\n:0\r\n:0\r\n",
-		"null inside":      "*6\r\n:1\r\n:1\r\n:4\r\n$-1\r\n:0\r\n:0\r\n",
-		"array inside":     "*6\r\n:1\r\n*2\r\n:1\r\n:1\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n",
-		"error inside":     "*6\r\n:1\r\n-ERR inside\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n",
-		"not a number":     "*6\r\n:1\r\n:x\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n",
-		"too large":        "*6\r\n:1\r\n:99999999999999999999\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n",
-		"map":              "%3\r\n:1\r\n:1\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n",
+		"one short":        "*3\r\n:1\r\n:0\r\n:0\r\n",
+		"one long":         "*5\r\n:1\r\n:0\r\n:0\r\n:0\r\n:0\r\n",
+		"text inside":      "*4\r\n:1\r\n:0\r\n$3\r\n0.4\r\n:0\r\n",
+		"float inside":     "*4\r\n:1\r\n:0\r\n,0.4\r\n:0\r\n",
+		"null inside":      "*4\r\n$-1\r\n:0\r\n:0\r\n:0\r\n",
+		"array inside":     "*4\r\n:1\r\n*2\r\n:1\r\n:1\r\n:0\r\n:0\r\n",
+		"error inside":     "*4\r\n:1\r\n-ERR inside\r\n:0\r\n:0\r\n",
+		"not a number":     "*4\r\n:1\r\n:x\r\n:0\r\n:0\r\n",
+		"too large":        "*4\r\n:99999999999999999999\r\n:0\r\n:0\r\n:0\r\n",
+		"above 2^53":       "*4\r\n:9007199254740993\r\n:0\r\n:0\r\n:0\r\n",
+		"negative":         "*4\r\n:1\r\n:0\r\n:-1\r\n:0\r\n",
+		"refuses wrongly":  "*5\r\n:1\r\n:0\r\n:0\r\n:0\r\n:1\r\n",
+		"admits wrongly":   "*4\r\n:1\r\n:0\r\n:5\r\n:0\r\n",
+		"refuses no key":   "*5\r\n:1\r\n:0\r\n:5\r\n:0\r\n:2\r\n",
+		"map":              "%2\r\n:1\r\n:0\r\n:0\r\n:0\r\n",
 		"not the protocol": "HTTP/1.1 400 Bad Request\r\n\r\n",
 	} {
 		reply.Store(bad)
@@ -566,14 +571,14 @@ func TestB74_WrongRepliesAreErrors(t *testing.T) {
 func FuzzReply(f *testing.F) {
 	f.Add([]byte{}, 1)
 	good := []byte{}
-	for _, n := range []uint64{goodTime, 1, 0, 60_000_000, 0, 0} {
+	for _, n := range []uint64{goodTime, 0, 0, 0} {
 		good = binary.BigEndian.AppendUint64(good, n)
 	}
 	f.Add(good, 1)
-	f.Add(make([]byte, 6*8), 1)
-	f.Add(make([]byte, 11*8), 2)
-	f.Add(slices.Repeat([]byte{0xff}, 6*8), 1)
-	f.Add(slices.Repeat([]byte{0x7f, 0xff}, 11*4), 2)
+	f.Add(make([]byte, 4*8), 1)
+	f.Add(make([]byte, 7*8), 2)
+	f.Add(slices.Repeat([]byte{0xff}, 4*8), 1)
+	f.Add(slices.Repeat([]byte{0, 0xf}, 11*4), 2)
 	f.Fuzz(func(t *testing.T, raw []byte, n int) {
 		n &= 7
 		var reply []int64
@@ -582,18 +587,17 @@ func FuzzReply(f *testing.F) {
 		}
 		charges := make([]algorithms.Charge, n)
 		for i := range charges {
-			charges[i].Algorithm = algorithms.FixedWindow{Limit: int64(i + 1), Window: time.Minute}
+			charges[i].Cost, charges[i].Algorithm = int64(i%3), algorithms.Rules()[i%len(algorithms.Rules())].Example
 		}
 		decisions := make([]algorithms.Decision, n)
-		err := parse(reply, charges, decisions)
-		if err == nil && len(reply) != 1+5*n {
-			t.Fatalf("%d numbers to %d charges: no error", len(reply), n)
-		}
-		if err != nil {
+		if err := read(reply, charges, decisions, nil); err != nil {
 			return
 		}
+		if len(reply) < 1+3*n || len(reply) > 1+4*n {
+			t.Fatalf("%d numbers to %d charges: no error", len(reply), n)
+		}
 		for i, d := range decisions {
-			if d.Limit != int64(i+1) || d.Remaining < 0 || d.Remaining > d.Limit || d.ResetAfter < 0 || d.Delay < 0 || d.Allowed != (d.RetryAfter == 0) {
+			if d.Limit != charges[i].Algorithm.Parameters()[0] || d.Remaining < 0 || d.Remaining > d.Limit || d.ResetAfter < 0 || d.Delay < 0 || d.Allowed != (d.RetryAfter == 0) {
 				t.Fatalf("decision %d of %v: %+v", i, reply, d)
 			}
 		}
@@ -631,7 +635,7 @@ func TestNoTimeIsSent(t *testing.T) {
 	}
 	server := fakeRedis(t, func(args []string) string {
 		if args[0] == "evalsha" && slices.Contains(args, "take") {
-			return "*26\r\n:" + strconv.Itoa(goodTime) + "\r\n" + strings.Repeat(":1\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n", 5)
+			return "*16\r\n:" + strconv.Itoa(goodTime) + "\r\n" + strings.Repeat(":0\r\n:0\r\n:0\r\n", 5)
 		}
 		return goodReply
 	})
@@ -741,7 +745,7 @@ func tag(key string) string {
 // shape are; charges of one hash tag have Redis keys of one hash tag.
 func FuzzName(f *testing.F) {
 	for _, seed := range []struct{ a, b string }{
-		{"", ""}, {"a", "a:"}, {"a:fw1:60s", "a"}, {"a:fw1", "a"}, {"{user:1}:api", "{user:1}:login"}, {"a{b", "a}b"}, {"{}", "{}a"},
+		{"", ""}, {"a", "a:"}, {"a:fw2:60s", "a"}, {"a:fw2", "a"}, {"{user:1}:api", "{user:1}:login"}, {"a{b", "a}b"}, {"{}", "{}a"},
 		{"}{", "{}{x}"}, {"\x00", ""}, {"\r\n", " "}, {"ключ", "\xff"}, {"rl:", "rl"}, {"{{a}}", "{a}"},
 		{strings.Repeat("k", 200), strings.Repeat("k", 201)}, {strings.Repeat("k", 10_000), strings.Repeat("k", 10_001)},
 		{"{u}" + strings.Repeat("k", 197), "{u}" + strings.Repeat("k", 198)}, {"{" + strings.Repeat("u", 190) + "}", "{" + strings.Repeat("u", 190) + "}more than 200"},
@@ -785,7 +789,7 @@ func TestHashedKeyMeetsNoOther(t *testing.T) {
 	rule := algorithms.FixedWindow{Limit: 1, Window: time.Minute}
 	store := New(nil)
 	long := store.name(&charge(strings.Repeat("k", maxKey+1), rule, 1)[0])
-	key := strings.TrimSuffix(strings.TrimPrefix(long, DefaultPrefix), ":fw1:60s")
+	key := strings.TrimSuffix(strings.TrimPrefix(long, DefaultPrefix), ":fw2:60s")
 	if short := store.name(&charge(key, rule, 1)[0]); short == long {
 		t.Errorf("a key of %d bytes and the key %q are both %q", maxKey+1, key, long)
 	}
@@ -815,9 +819,9 @@ func TestKeysAreBytesUnderThePrefix(t *testing.T) {
 				t.Errorf("prefix %q, key %q: %+v, want it allowed", prefix, key, d)
 			}
 			if prefix == "" {
-				want = append(want, "rl:"+key+":fw1:1800s")
+				want = append(want, "rl:"+key+":fw2:1800s")
 			} else {
-				want = append(want, prefix+key+":fw1:1800s")
+				want = append(want, prefix+key+":fw2:1800s")
 			}
 		}
 	}
@@ -829,10 +833,10 @@ func TestKeysAreBytesUnderThePrefix(t *testing.T) {
 	}
 }
 
-// goodReply says that one charge was admitted at goodTime and 4 are left.
+// goodReply says that a charge of a counter never used was admitted at goodTime.
 const (
 	goodTime  = 1_764_584_707_000_123
-	goodReply = "*6\r\n:1764584707000123\r\n:1\r\n:4\r\n:60000000\r\n:0\r\n:0\r\n"
+	goodReply = "*4\r\n:1764584707000123\r\n:0\r\n:0\r\n:0\r\n"
 )
 
 // fake is a server that speaks just enough of the protocol to answer scripts.

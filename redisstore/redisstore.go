@@ -10,7 +10,7 @@
 //
 // A counter is one key, such as
 //
-//	rl:{user:42}:api:sw1:60s
+//	rl:{user:42}:api:sw2:60s
 //
 // the prefix, the charge's key, the format of the stored state and the window. A
 // charge's key of more than 200 bytes is replaced by its hash tag and its SHA-256. Every key has a TTL:
@@ -58,21 +58,24 @@ type Options struct {
 type Store struct {
 	client  redis.UniversalClient
 	owned   bool
-	sharded bool // keys of different hash tags may be on different servers
 	prefix  string
 	scripts scripts
+	queue   queue
 }
 
 // New makes a store on a client of yours: *redis.Client, *redis.ClusterClient or
 // *redis.Ring. It sends nothing, so Redis may be away. At most one Options is used.
-//
-// A deadline of the context bounds a decision only if the client was made with
-// ContextTimeoutEnabled; otherwise its ReadTimeout does, 3 s unless set.
 func New(client redis.UniversalClient, options ...Options) *Store {
-	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua)}
-	switch client.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		s.sharded = true
+	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua), queue: queue{client: client}}
+	switch client := client.(type) {
+	case *redis.Client:
+		s.queue.patient = client != nil && !client.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		s.queue.patient = client != nil && !client.Options().ContextTimeoutEnabled
+		s.queue.sharded = true
+	case *redis.Ring:
+		s.queue.patient = client != nil && !client.Options().ContextTimeoutEnabled
+		s.queue.sharded = true
 	}
 	for _, o := range options {
 		if o.Prefix != "" {
@@ -122,12 +125,17 @@ func (s *Store) Close() error {
 // When the context ends or the connection breaks after the script was sent, Take
 // returns an error although the charges may have been counted.
 func (s *Store) Take(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision) error {
-	return s.decide(ctx, charges, decisions, true)
+	return s.decide(ctx, charges, decisions, nil, true)
+}
+
+// TakeState is Take, and also tells the state that each charge was decided on.
+func (s *Store) TakeState(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, states []algorithms.State) error {
+	return s.decide(ctx, charges, decisions, states, true)
 }
 
 // Peek decides as Take would, and counts nothing.
 func (s *Store) Peek(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision) error {
-	return s.decide(ctx, charges, decisions, false)
+	return s.decide(ctx, charges, decisions, nil, false)
 }
 
 // Settle gives units back (negative Cost) or charges more (positive), never refusing.
@@ -138,8 +146,7 @@ func (s *Store) Settle(ctx context.Context, charges []algorithms.Charge) error {
 	}
 	var errs error
 	for group := range s.groups(charges) {
-		_, err := s.scripts.takeAll.run(ctx, s.client, s.arguments("settle", group))
-		errs = errors.Join(errs, err)
+		errs = errors.Join(errs, s.settle(ctx, group))
 	}
 	return wrap(errs)
 }
@@ -170,59 +177,84 @@ func (s *Store) check(ctx context.Context, charges []algorithms.Charge) error {
 	return algorithms.CheckCounters(charges)
 }
 
-func (s *Store) decide(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, count bool) error {
+func (s *Store) decide(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, states []algorithms.State, count bool) error {
 	if err := algorithms.Check(charges, decisions); err != nil {
 		return err
 	}
 	if err := s.check(ctx, charges); err != nil || len(charges) == 0 {
 		return err
 	}
-	if s.sharded && len(charges) > 1 {
-		return s.decideGroups(ctx, charges, decisions, count)
+	if s.queue.sharded && len(charges) > 1 {
+		return s.decideGroups(ctx, charges, decisions, states, count)
 	}
-	return s.decideTogether(ctx, charges, decisions, count)
+	return s.decideTogether(ctx, charges, decisions, states, count)
 }
 
 // decideTogether decides charges whose counters are on one server, in one script.
-func (s *Store) decideTogether(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, count bool) error {
-	var reply []int64
-	var err error
-	if len(charges) == 1 {
-		script := s.scripts.take[charges[0].Algorithm.Shape().Format]
-		reply, err = script.run(ctx, s.client, s.argumentsOfOne(&charges[0], count))
-	} else {
-		mode := "peek"
-		if count {
-			mode = "take"
-		}
-		reply, err = s.scripts.takeAll.run(ctx, s.client, s.arguments(mode, charges))
+func (s *Store) decideTogether(ctx context.Context, charges []algorithms.Charge, decisions []algorithms.Decision, states []algorithms.State, count bool) error {
+	c := s.call(charges, count)
+	back, err := s.queue.do(ctx, c)
+	if err == nil {
+		err = read(c.reply, charges, decisions, states)
 	}
-	if err != nil {
-		return wrap(err)
+	if back {
+		c.free()
 	}
-	return parse(reply, charges, decisions)
+	return wrap(err)
 }
 
-func (s *Store) argumentsOfOne(charge *algorithms.Charge, count bool) []any {
-	mode := 0
-	if count {
-		mode = 1
-	}
-	p := charge.Algorithm.Parameters()
-	return []any{1, s.name(charge), mode, charge.Cost, p[0], p[1], p[2]}
-}
-
-func (s *Store) arguments(mode string, charges []algorithms.Charge) []any {
-	args := make([]any, 0, 2+7*len(charges))
-	args = append(args, len(charges))
-	for i := range charges {
-		args = append(args, s.name(&charges[i]))
-	}
-	args = append(args, mode)
+func (s *Store) settle(ctx context.Context, charges []algorithms.Charge) error {
+	args := s.names(charges)
 	for i := range charges {
 		a := charges[i].Algorithm
 		p := a.Parameters()
 		args = append(args, a.Shape().Format, charges[i].Cost, charges[i].Taken(), p[0], p[1], p[2])
+	}
+	c := newCall(plan{script: s.scripts.settle})
+	c.args = args
+	back, err := s.queue.do(ctx, c)
+	if back {
+		c.free()
+	}
+	return err
+}
+
+// call is the question whether the charges are admitted.
+func (s *Store) call(charges []algorithms.Charge, count bool) *call {
+	if len(charges) == 1 {
+		charge := &charges[0]
+		p := plan{script: s.scripts.take[charge.Algorithm.Shape().Format], cost: charge.Cost, parameters: charge.Algorithm.Parameters()}
+		if count {
+			p.count = 1
+		}
+		c := newCall(p)
+		name := s.name(charge)
+		if c.key = name; s.queue.sharded {
+			c.tag = tagOf(name)
+		}
+		return c
+	}
+	mode := "peek"
+	if count {
+		mode = "take"
+	}
+	args := append(s.names(charges), mode)
+	for i := range charges {
+		a := charges[i].Algorithm
+		p := a.Parameters()
+		args = append(args, a.Shape().Format, charges[i].Cost, p[0], p[1], p[2])
+	}
+	c := newCall(plan{script: s.scripts.takeAll})
+	c.args = args
+	return c
+}
+
+// names begins the arguments of a script: how many keys, and the keys.
+func (s *Store) names(charges []algorithms.Charge) []any {
+	args := make([]any, 0, 2+7*len(charges))
+	args = append(args, len(charges))
+	for i := range charges {
+		args = append(args, s.name(&charges[i]))
 	}
 	return args
 }
@@ -287,41 +319,6 @@ func hashTag(key string) string {
 		}
 	}
 	return ""
-}
-
-func parse(reply []int64, charges []algorithms.Charge, decisions []algorithms.Decision) error {
-	if want := 1 + 5*len(charges); len(reply) != want {
-		return fmt.Errorf("ratelimit: redisstore: %d numbers in reply to %d charges, want %d; does a proxy rewrite replies?",
-			len(reply), len(charges), want)
-	}
-	at := time.UnixMicro(reply[0]).UTC()
-	for i := range charges {
-		r := reply[1+5*i:]
-		if !plausible(r, charges[i].Algorithm.Parameters()[0]) {
-			return fmt.Errorf("ratelimit: redisstore: no decision has the numbers %v; does a proxy rewrite replies?", r[:5])
-		}
-		decisions[i] = algorithms.Decision{
-			At:         at,
-			Allowed:    r[0] == 1,
-			Limit:      charges[i].Algorithm.Parameters()[0],
-			Remaining:  r[1],
-			ResetAfter: algorithms.Microseconds(r[2]),
-			RetryAfter: algorithms.Microseconds(r[3]),
-			Delay:      algorithms.Microseconds(r[4]),
-		}
-		if r[3] < 0 {
-			decisions[i].RetryAfter = algorithms.Never
-		}
-	}
-	return nil
-}
-
-// plausible finds replies that are not a script's: go-redis reads a null as 0.
-func plausible(r []int64, limit int64) bool {
-	allowed, remaining, reset, retry, delay := r[0], r[1], r[2], r[3], r[4]
-	return (allowed == 1 && retry == 0 || allowed == 0 && (retry > 0 || retry == -1)) &&
-		0 <= remaining && remaining <= limit && delay >= 0 &&
-		(reset == 0) == (remaining == limit) && reset >= 0
 }
 
 func wrap(err error) error {

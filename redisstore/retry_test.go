@@ -105,8 +105,8 @@ func TestOrdinaryScriptCallIsSentAgain(t *testing.T) {
 		p := lossyProxy(t, direct, "evalsha", hang)
 		client := redis.NewClient(&redis.Options{Addr: p.addr, MaxRetries: 3, ReadTimeout: 150 * time.Millisecond})
 		store := New(client)
-		args := store.argumentsOfOne(&charge("{k}", rule, 1)[0], true)
-		err := client.EvalSha(ctx, store.scripts.take["fw1"].digest, []string{args[1].(string)}, args[2:]...).Err()
+		args := argumentsOf(store.call(charge("{k}", rule, 1), true))
+		err := client.EvalSha(ctx, store.scripts.take["fw2"].digest, []string{args[1].(string)}, args[2:]...).Err()
 		if sent := p.seen.Load(); err != nil || sent != 2 {
 			t.Errorf("%s: sent %d times, error %v; want twice and none", name, sent, err)
 		}
@@ -142,11 +142,18 @@ func TestDeadlineEndsTheWaitAndNothingIsSentAgain(t *testing.T) {
 	}
 }
 
+// argumentsOf is what comes after EVALSHA and the digest.
+func argumentsOf(c *call) []any {
+	t := trip{calls: []*call{c}}
+	return t.command(context.Background()).Args()[2:]
+}
+
 // load makes the server know every script.
 func load(t *testing.T, client *redis.Client) {
 	t.Helper()
 	scripts := assemble(clockLua)
 	must(t, client.ScriptLoad(context.Background(), scripts.takeAll.source).Err())
+	must(t, client.ScriptLoad(context.Background(), scripts.settle.source).Err())
 	for _, s := range scripts.take {
 		must(t, client.ScriptLoad(context.Background(), s.source).Err())
 	}

@@ -21,24 +21,28 @@ var takeLua string
 //go:embed take_all.lua
 var takeAllLua string
 
-// scripts holds what goes over the wire: a script for one charge of each rule, by the
-// format of its state, and one for several charges of any rules.
+//go:embed settle.lua
+var settleLua string
+
+// scripts holds what goes over the wire: a script for single charges of each rule, by
+// the format of its state, and two for several charges of any rules.
 type scripts struct {
-	take    map[string]*script
-	takeAll *script
+	take            map[string]*script
+	takeAll, settle *script
 }
 
 func assemble(clock string) scripts {
 	s := scripts{take: make(map[string]*script)}
-	all := clock + algorithms.LuaConstants() + "local rules = {}\n\n"
+	head := clock + algorithms.LuaConstants()
+	all := head + "local rules = {}\n"
 	for _, rule := range algorithms.Rules() {
 		format := rule.Example.Shape().Format
-		s.take[format] = newScript(clock + algorithms.LuaConstants() + rule.Lua + takeLua)
-		// A function, so that a call makes only the rules it needs.
-		all += "rules." + format + " = function()\n\n" + rule.Lua +
-			"return { read = read, step = step, settle = settle, write = write }\nend\n\n"
+		s.take[format] = newScript(head +
+			"local p1, p2, p3 = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])\n" + rule.Lua + takeLua)
+		all += "rules." + format + " = function(p1, p2, p3)\n" + rule.Lua +
+			"return { read = read, step = step, settle = settle, write = write }\nend\n"
 	}
-	s.takeAll = newScript(all + takeAllLua)
+	s.takeAll, s.settle = newScript(all+takeAllLua), newScript(all+settleLua)
 	return s
 }
 
@@ -53,29 +57,25 @@ func newScript(source string) *script {
 	return &script{source: source, digest: hex.EncodeToString(sum[:])}
 }
 
-// run asks once by digest. Only the answer that Redis doesn't know the script, which
-// means that it didn't run, is asked again, with the source; Redis then knows it.
-func (s *script) run(ctx context.Context, client redis.UniversalClient, keysAndArgs []any) ([]int64, error) {
-	reply, err := process(ctx, client, append([]any{"evalsha", s.digest}, keysAndArgs...))
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return process(ctx, client, append([]any{"eval", s.source}, keysAndArgs...))
-	}
-	return reply, err
+// known is the command that runs the script by its digest, unknown the one that brings
+// its source to a server that doesn't know it.
+func (s *script) known(ctx context.Context, keysAndArgs ...any) onceCmd {
+	return newOnce(ctx, append([]any{"evalsha", s.digest}, keysAndArgs...))
+}
+
+func (s *script) unknown(ctx context.Context, known onceCmd) onceCmd {
+	return newOnce(ctx, append([]any{"eval", s.source}, known.Args()[2:]...))
 }
 
 // onceCmd is a command that go-redis sends at most once: a decision that may have run
 // must not run again because its reply was lost.
 type onceCmd struct{ *redis.IntSliceCmd }
 
-func (onceCmd) NoRetry() bool { return true }
-
-func process(ctx context.Context, client redis.UniversalClient, args []any) ([]int64, error) {
-	cmd := onceCmd{redis.NewIntSliceCmd(ctx, args...)}
-	if err := client.Process(ctx, cmd); err != nil {
-		return nil, err
-	}
-	return cmd.Result()
+func newOnce(ctx context.Context, args []any) onceCmd {
+	return onceCmd{redis.NewIntSliceCmd(ctx, args...)}
 }
+
+func (onceCmd) NoRetry() bool { return true }
 
 // stripComments drops whole-line comments and blank lines: Redis parses them on each
 // load, and the digest should not change with a word of explanation.

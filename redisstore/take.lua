@@ -1,14 +1,25 @@
--- One charge. KEYS[1]: its counter. ARGV: 1 to count what is admitted or 0 to look,
--- cost, the rule's three parameters.
--- Reply: now, allowed (1, 0), remaining, reset, retry (-1: never), delay.
+-- Independent charges of one rule and one cost. KEYS: their counters, in the order they
+-- came, the same one perhaps several times. ARGV: 1 to count what is admitted or 0 to
+-- look, cost; the rule's three parameters stand before the chunk.
+-- Reply: now; for each key the state it was decided on, three integers; then the
+-- numbers of the keys that refuse, from 1 on.
 
-local cost = tonumber(ARGV[2])
-local at, used, extra = read(KEYS[1])
-local allowed, remaining, reset, retry, delay, new_at, new_used, new_extra =
-  step(at, used, extra, now, cost, tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]))
-
--- A refusal is stored only when the clock was set back and the stored time gave way.
-if ARGV[1] == '1' and reset > 0 and (allowed == 1 and cost > 0 or new_at < at) then
-  write(KEYS[1], ttl(reset), new_at, new_used, new_extra)
+local keys, count, cost = KEYS, ARGV[1] == '1', tonumber(ARGV[2])
+local reply, refused, refusals = { now }, nil, 0
+for i = 1, #keys do
+  local at, used, extra = read(keys[i])
+  local allowed, reset, new_at, new_used, new_extra, seen_at, seen_used, seen_extra = step(at, used, extra, now, cost)
+  -- A refusal is stored only when the clock was set back and the stored time gave way.
+  if count and reset > 0 and (allowed and cost > 0 or new_at < at) then
+    write(keys[i], ttl(reset), new_at, new_used, new_extra, at, used, extra)
+  end
+  reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = seen_at or at, seen_used or used, seen_extra or extra
+  if not allowed then
+    refused, refusals = refused or {}, refusals + 1
+    refused[refusals] = i
+  end
 end
-return { now, allowed, remaining, reset, retry, delay }
+for i = 1, refusals do
+  reply[#reply + 1] = refused[i]
+end
+return reply

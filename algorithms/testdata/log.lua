@@ -21,7 +21,9 @@ local function open(entries)
     end
     return entry.at, entry.total, entry.cost
   end
-  return (log.entry(-1)), log
+  local at, total = log.entry(-1)
+  log.total = total
+  return at, log
 end
 
 local function change(entries, c)

@@ -1,0 +1,21 @@
+-- The stored state of the buckets as text, "at:used:unit". One command each. ttl is in
+-- milliseconds.
+
+local capacity, refill, unit = p1, p2, p3
+
+local function read(key)
+  local stored = redis.pcall('GET', key)
+  local at, used, stored_unit
+  if type(stored) == 'string' then
+    at, used, stored_unit = string.match(stored, '^(%d+):(%d+):(%d+)$')
+  end
+  if not at then
+    return 0, 0, 0
+  end
+  return tonumber(at), tonumber(used), tonumber(stored_unit)
+end
+
+local function write(key, ttl, at, used, stored_unit)
+  redis.call('SET', key, string.format('%.0f:%.0f:%.0f', at, used, stored_unit), 'PX', ttl)
+end
+
