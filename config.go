@@ -43,6 +43,16 @@ type Config struct {
 	// means no bound but the request's own. Whichever deadline is earlier counts. The
 	// in-process store never waits.
 	Timeout time.Duration
+	// Instances is how many instances share the limits: while the Store is away, each of
+	// them admits its part of every limit under [FailLocal], at least one request. 0 or
+	// 1 means that each admits the whole limit.
+	Instances int
+	// Recheck bounds how long the limiter answers a request that is over its limit from
+	// what it remembers of the refusal before, without asking the Store; 0 means 1 s,
+	// negative means that each request asks. It can answer because nothing but time, and
+	// what it sees, makes a refused request pass, and it asks when it could pass. Units
+	// given back or forgotten by another instance take effect that much later.
+	Recheck time.Duration
 	// Skip names requests that pass uncounted and without headers, such as health
 	// checks from a known network. nil skips none. Never decide it by something a
 	// client can write.
@@ -74,6 +84,7 @@ type Config struct {
 
 const (
 	defaultTimeout = 100 * time.Millisecond
+	defaultRecheck = time.Second
 	maxName        = 64
 )
 
@@ -103,6 +114,10 @@ func (c Config) compile() (*compiled, error) {
 		mistake("Failure", int(c.Failure), "must be FailLocal, FailOpen or FailClosed")
 	}
 
+	if c.Instances < 0 {
+		mistake("Instances", c.Instances, "must be >= 0: how many instances share the limits")
+	}
+
 	out := &compiled{Config: c}
 	out.policies = compilePolicies(c.Policies, mistake)
 	out.table = newTable(c.Routes, c.Router, out.policies, mistake)
@@ -112,6 +127,9 @@ func (c Config) compile() (*compiled, error) {
 
 	if out.Timeout == 0 {
 		out.Timeout = defaultTimeout
+	}
+	if out.Recheck == 0 {
+		out.Recheck = defaultRecheck
 	}
 	if out.Logger == nil {
 		out.Logger = slog.Default()

@@ -43,11 +43,11 @@ func TestGuardIsAStore(t *testing.T) {
 // guarded is the guard that a limiter of that Config has. failures may be nil.
 func guarded(store Store, mode FailureMode, timeout time.Duration, failures *[]error) *guard {
 	c := &compiled{Config: Config{Store: store, Failure: mode, Timeout: timeout}}
-	return newGuard(c, func(_ context.Context, err error) {
+	return newGuard(c, func(_ context.Context, err error, _ bool) {
 		if failures != nil {
 			*failures = append(*failures, err)
 		}
-	})
+	}, func(error, time.Duration) {})
 }
 
 // failing is a store that can't decide anything.

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"net/http"
+	"time"
 )
 
 // Hooks are functions told what the limiter did, for metrics and audit. Each may be
@@ -11,9 +12,14 @@ import (
 type Hooks struct {
 	// Allowed and Refused are told every decision.
 	Allowed, Refused func(context.Context, Event)
-	// Failed is told each time the store couldn't decide or Config.Key returned an
-	// error. The context is the request's.
+	// Failed is told each time the store couldn't decide, also while it isn't asked
+	// because it is down, or Config.Key returned an error. The context is the request's.
 	Failed func(context.Context, Event)
+	// StoreDown is told once when the store has failed several times in a row and is no
+	// longer asked, with the last error; StoreUp once when it answers again, with how
+	// long it was down.
+	StoreDown func(error)
+	StoreUp   func(time.Duration)
 }
 
 // Event is what happened to one request.

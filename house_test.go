@@ -41,9 +41,9 @@ func run(t *testing.T, name string, args ...string) string {
 func TestImportsPointOneWay(t *testing.T) {
 	links := map[string][]string{
 		"algorithms": {},
-		"memstore":   {module + "/algorithms"},
+		"memstore":   {module + "/algorithms", module + "/internal/counter"},
 		"storetest":  {module + "/algorithms"},
-		".":          {module + "/algorithms", module + "/memstore", "github.com/felixge/httpsnoop"},
+		".":          {module + "/algorithms", module + "/memstore", module + "/internal/counter", "github.com/felixge/httpsnoop"},
 		"chiroutes":  {module, "github.com/felixge/httpsnoop", "github.com/go-chi/chi/v5"},
 		"redisstore": {module + "/algorithms", "github.com/redis/go-redis/", "github.com/cespare/xxhash/", "go.uber.org/atomic", "golang.org/x/sys/"},
 	}

@@ -19,7 +19,7 @@ import (
 // doesn't exist, and when the store couldn't decide, except under [FailLocal].
 type Limiter struct {
 	config  atomic.Pointer[compiled]
-	store   *guard
+	store   Store // the configured one, with what stands around it
 	nextLog atomic.Int64
 	missed  atomic.Int64
 	watch   *watch
@@ -37,10 +37,7 @@ func New(config Config) (*Limiter, error) {
 	}
 	l := &Limiter{stated: make(map[string]bool), watch: newWatch(c)}
 	l.config.Store(c)
-	l.store = newGuard(c, func(ctx context.Context, err error) {
-		l.watch.storeFailed(ctx, err)
-		l.failed(ctx, Event{Err: err})
-	})
+	l.store = newDenied(newGuard(c, l.storeFailed, l.storeChanged), c.Recheck)
 	return l, nil
 }
 
@@ -87,7 +84,7 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Dec
 	if p := config.policies[name]; p != nil && p.Disabled {
 		return Decision{At: time.Now(), Allowed: true}, nil
 	}
-	d, err := l.one(ctx, config, key, name, n, (*guard).Take)
+	d, err := l.one(ctx, config, key, name, n, Store.Take)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -102,14 +99,14 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Dec
 
 // Peek tells where the key stands under the policy and changes nothing.
 func (l *Limiter) Peek(ctx context.Context, key Key, policy string) (Decision, error) {
-	return l.one(ctx, l.config.Load(), key, policy, new(int64), (*guard).Peek)
+	return l.one(ctx, l.config.Load(), key, policy, new(int64), Store.Peek)
 }
 
 // Settle corrects what was charged, after the fact and without ever refusing: n > 0
 // charges n units more, n < 0 gives them back.
 func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) error {
-	_, err := l.one(ctx, l.config.Load(), key, policy, &n, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
-		return g.Settle(ctx, charges)
+	_, err := l.one(ctx, l.config.Load(), key, policy, &n, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+		return s.Settle(ctx, charges)
 	})
 	return err
 }
@@ -117,15 +114,15 @@ func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) e
 // Reset forgets what the key has used under the policy, and so under every policy of
 // the same quota, and ends a block.
 func (l *Limiter) Reset(ctx context.Context, key Key, policy string) error {
-	_, err := l.one(ctx, l.config.Load(), key, policy, nil, func(g *guard, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
-		return g.Reset(ctx, charges)
+	_, err := l.one(ctx, l.config.Load(), key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+		return s.Reset(ctx, charges)
 	})
 	return err
 }
 
 // one asks about one key under one policy; n is the cost, nil the policy's own.
 func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name string, n *int64,
-	ask func(*guard, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
+	ask func(Store, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
 	p, ok := config.policies[name]
 	if !ok {
 		return Decision{}, fmt.Errorf("ratelimit: there is no policy %q in Config.Policies", name)
@@ -154,13 +151,45 @@ func (l *Limiter) charge(ctx context.Context, b *batch, p *policy, key Key, iden
 	b.add(p, identity, limits, cost, shadow)
 }
 
+// storeFailed reports an error of the store; while it is down, to the hook only, because
+// that it is down has been logged.
+func (l *Limiter) storeFailed(ctx context.Context, err error, down bool) {
+	l.watch.storeFailed(ctx, err)
+	if down {
+		l.tellFailed(ctx, Event{Err: err})
+		return
+	}
+	l.failed(ctx, Event{Err: err})
+}
+
+// storeChanged reports, once each, that the store went down with an error or, without
+// one, that it is up again.
+func (l *Limiter) storeChanged(down error, after time.Duration) {
+	config := l.config.Load()
+	if down == nil {
+		config.Logger.Info("ratelimit: the store is up again", "after", after)
+		if config.Hooks.StoreUp != nil {
+			config.Hooks.StoreUp(after)
+		}
+		return
+	}
+	config.Logger.Error("ratelimit: the store is down, requests don't wait for it", "error", down, "failure_mode", config.Failure.String())
+	if config.Hooks.StoreDown != nil {
+		config.Hooks.StoreDown(down)
+	}
+}
+
+func (l *Limiter) tellFailed(ctx context.Context, event Event) {
+	if hook := l.config.Load().Hooks.Failed; hook != nil {
+		hook(ctx, event)
+	}
+}
+
 // failed reports what went wrong to the hook, each time, and to the log, at most once
 // every ten seconds with how often.
 func (l *Limiter) failed(ctx context.Context, event Event) {
 	config := l.config.Load()
-	if hook := config.Hooks.Failed; hook != nil {
-		hook(ctx, event)
-	}
+	l.tellFailed(ctx, event)
 	const pause = 10 * time.Second
 	now, next := time.Now().UnixNano(), l.nextLog.Load()
 	if now < next || !l.nextLog.CompareAndSwap(next, now+int64(pause)) {

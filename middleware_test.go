@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -902,8 +903,14 @@ func TestB70_EachFailureIsReported(t *testing.T) {
 					t.Errorf("Failed was told %v", e.Err)
 				}
 			}
-			if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), errAway.Error()) {
-				t.Errorf("logged %d lines, want one with the error: %s", n, log.String())
+			lines := slices.Collect(strings.Lines(log.String()))
+			if len(lines) != 2 || !strings.Contains(lines[0], "can't decide as configured") || !strings.Contains(lines[1], "the store is down") {
+				t.Errorf("logged %q, want the first failure and that the store is down", lines)
+			}
+			for _, line := range lines {
+				if !strings.Contains(line, "level=ERROR") || !strings.Contains(line, errAway.Error()) {
+					t.Errorf("logged %s, want an error that says what failed", line)
+				}
 			}
 		})
 	}

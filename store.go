@@ -37,3 +37,14 @@ type Store interface {
 	// Reset forgets the counters. A counter never seen is no error. Costs are ignored.
 	Reset(ctx context.Context, charges []algorithms.Charge) error
 }
+
+// StateStore is a Store that also tells what it decided on. A limiter on one answers
+// "still over the limit" itself for as long as no answer of the store could differ, see
+// Config.Recheck. redisstore is one.
+type StateStore interface {
+	Store
+	// TakeState is Take, and fills states[i] with the state that charges[i] was decided
+	// on, before it was counted, in the form of its rule's Restore. states is at least
+	// as long as charges.
+	TakeState(ctx context.Context, charges []algorithms.Charge, decisions []Decision, states []algorithms.State) error
+}

@@ -48,6 +48,10 @@ type Algorithm interface {
 	// nothing and need not be stored, unless its At is below the given one: then the
 	// clock was set back, and storing it keeps the key from being locked out.
 	Step(state State, now, cost int64) (State, Decision)
+	// Share is the part of the rule that one of n instances (>= 1) admits by itself:
+	// limits are rounded up and stay large enough for one request of cost, if it fits
+	// the whole. A rate is divided exactly, so a bucket's Per grows.
+	Share(n, cost int64) Algorithm
 	// Restore makes the state that a Lua step of this rule told of: the three numbers
 	// in its reply, and the cost it decided. Step gives the same decision on it. For
 	// that cost, and except for a log for every other, it still does when asked later.
@@ -158,6 +162,11 @@ const (
 	// order must not refill a bucket twice; a clock set back must not lock it.
 	clockSlack = int64(time.Second / time.Microsecond)
 )
+
+// shareOf is an n-th of a limit, rounded up, but room for one request that fits the limit.
+func shareOf(limit, n, cost int64) int64 {
+	return max(limit/n+min(1, limit%n), min(cost, limit))
+}
 
 func ceilDiv(a, b int64) int64 {
 	return (a + b - 1) / b

@@ -73,6 +73,12 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
+// Share implements [Algorithm].
+func (a FixedWindow) Share(n, cost int64) Algorithm {
+	a.Limit = shareOf(a.Limit, n, cost)
+	return a
+}
+
 // Restore implements [Algorithm].
 func (a FixedWindow) Restore(at, used, _, _ int64) State { return State{At: at, Used: used} }
 

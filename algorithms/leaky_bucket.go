@@ -64,6 +64,12 @@ func (a LeakyBucket) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
+// Share implements [Algorithm].
+func (a LeakyBucket) Share(n, cost int64) Algorithm {
+	a.Capacity, a.Per = shareOf(a.Capacity, n, cost), a.Per*time.Duration(n)
+	return a
+}
+
 // Restore implements [Algorithm]: extra is the parts of a token in used.
 func (a LeakyBucket) Restore(at, used, extra, _ int64) State {
 	return State{At: at, Used: used, Unit: extra}

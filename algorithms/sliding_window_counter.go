@@ -99,6 +99,12 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
+// Share implements [Algorithm].
+func (a SlidingWindowCounter) Share(n, cost int64) Algorithm {
+	a.Limit = shareOf(a.Limit, n, cost)
+	return a
+}
+
 // Restore implements [Algorithm]: extra is the units of the window before.
 func (a SlidingWindowCounter) Restore(at, used, extra, _ int64) State {
 	return State{At: at, Used: used, Previous: extra}

@@ -86,6 +86,12 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 	return s, d
 }
 
+// Share implements [Algorithm].
+func (a SlidingWindowLog) Share(n, cost int64) Algorithm {
+	a.Limit = shareOf(a.Limit, n, cost)
+	return a
+}
+
 // Restore implements [Algorithm]: extra is the time of the entry with which enough for
 // cost will have left, 0 if it fits. The log is made of that entry and the newest, so it
 // answers for this cost only.

@@ -63,6 +63,12 @@ func (a TokenBucket) Step(s State, now, cost int64) (State, Decision) {
 	return fill(s, now, cost, a.Capacity, refill, unit)
 }
 
+// Share implements [Algorithm].
+func (a TokenBucket) Share(n, cost int64) Algorithm {
+	a.Capacity, a.Per = shareOf(a.Capacity, n, cost), a.Per*time.Duration(n)
+	return a
+}
+
 // Restore implements [Algorithm]: extra is the parts of a token in used.
 func (a TokenBucket) Restore(at, used, extra, _ int64) State {
 	return State{At: at, Used: used, Unit: extra}

@@ -9,13 +9,13 @@ package memstore
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed-601ed181/ratelimit/algorithms"
+	"github.com/seed-601ed181/ratelimit/internal/counter"
 )
 
 // ErrFull is the error for a new key when the store is at MaxKeys and the keys that
@@ -39,7 +39,7 @@ type Config struct {
 // Store is a store in memory. Make it with [New]. It is safe for concurrent use.
 type Store struct {
 	shards []shard
-	seeds  [2]maphash.Seed
+	hasher counter.Hasher
 	clock  func() time.Time
 	start  time.Time
 
@@ -66,7 +66,7 @@ func New(config Config) *Store {
 	shards := min(maxShards, 1<<(bits.Len(uint(max(1, maxKeys/128)))-1))
 	s := &Store{
 		shards: make([]shard, shards),
-		seeds:  [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		hasher: counter.NewHasher(),
 		clock:  config.Clock,
 		start:  time.Now(),
 	}
@@ -227,7 +227,7 @@ func (s *Store) decideAll(charges []algorithms.Charge, decisions []algorithms.De
 // lock locks the shards of all charges and returns their numbers.
 func (s *Store) lock(charges []algorithms.Charge, held []int) []int {
 	for i := range charges {
-		if n := s.shardNumber(s.hash(&charges[i])); !slices.Contains(held, n) {
+		if n := s.shardNumber(s.hasher.Hash(&charges[i])); !slices.Contains(held, n) {
 			held = append(held, n)
 		}
 	}
@@ -269,24 +269,10 @@ func (s *Store) now() int64 {
 	return s.start.UnixMicro() + time.Since(s.start).Microseconds()
 }
 
-// hash stands for the key under the rule. 128 bits of a seeded hash do not collide by
-// chance, and nobody outside knows the seeds, so the key itself need not be kept.
-func (s *Store) hash(charge *algorithms.Charge) [2]uint64 {
-	shape := charge.Algorithm.Shape()
-	mix := uint64(shape.Window)
-	for i := range len(shape.Format) {
-		mix = mix*31 + uint64(shape.Format[i])
-	}
-	mix *= 0x9e3779b97f4a7c15
-	hash := [2]uint64{maphash.String(s.seeds[0], charge.Key) ^ mix, maphash.String(s.seeds[1], charge.Key) + mix}
-	hash[1] |= 1 // all zero marks a free slot
-	return hash
-}
-
 func (s *Store) shardNumber(hash [2]uint64) int { return int(hash[1]>>1) & (len(s.shards) - 1) }
 
 func (s *Store) find(charge *algorithms.Charge) (*shard, [2]uint64) {
-	hash := s.hash(charge)
+	hash := s.hasher.Hash(charge)
 	return s.shard(hash), hash
 }
 

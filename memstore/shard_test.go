@@ -167,7 +167,7 @@ func TestKeysOfDifferentShapesAreDifferentCounters(t *testing.T) {
 			algorithms.LeakyBucket{Capacity: 1, Rate: 1, Per: window},
 		} {
 			for _, key := range []string{"", "a", "b"} {
-				hash := s.hash(&algorithms.Charge{Key: key, Algorithm: rule})
+				hash := s.hasher.Hash(&algorithms.Charge{Key: key, Algorithm: rule})
 				if other, ok := seen[hash]; ok {
 					t.Errorf("%q under %v has the counter of %s", key, rule, other)
 				}
