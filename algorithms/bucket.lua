@@ -1,5 +1,4 @@
--- The stored state of the buckets as text, "at:used:unit". One command each. ttl is in
--- milliseconds.
+-- The stored state of the buckets as text, "at:used:unit". One command each.
 
 local capacity, refill, unit = p1, p2, p3
 
@@ -15,7 +14,7 @@ local function read(key)
   return tonumber(at), tonumber(used), tonumber(stored_unit)
 end
 
-local function write(key, ttl, at, used, stored_unit)
-  redis.call('SET', key, string.format('%.0f:%.0f:%.0f', at, used, stored_unit), 'PX', ttl)
+local function write(key, reset, at, used, stored_unit)
+  redis.call('SET', key, string.format('%.0f:%.0f:%.0f', at, used, stored_unit), 'PX', ttl(reset))
 end
 

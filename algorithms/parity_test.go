@@ -25,7 +25,7 @@ type luaRule struct {
 func loadLua(t testing.TB, rule Rule) *luaRule {
 	vm := lua.NewState()
 	r := &luaRule{vm: vm}
-	source := LuaConstants() + "return function(p1, p2, p3)\n" + rule.Lua + "return step, settle\nend"
+	source := LuaConstants() + "return function(p1, p2, p3, now)\n" + rule.Lua + "return step, settle\nend"
 	if err := vm.DoString(source); err != nil {
 		t.Fatalf("%s: %v", rule.Name, err)
 	}
@@ -60,9 +60,9 @@ func (r *luaRule) call(f *lua.LFunction, results int, args ...lua.LValue) []lua.
 }
 
 // of makes the two functions of the chunk for the rule's parameters.
-func (r *luaRule) of(a Algorithm) (step, settle *lua.LFunction) {
+func (r *luaRule) of(a Algorithm, now int64) (step, settle *lua.LFunction) {
 	p := a.Parameters()
-	made := r.call(r.rule, 2, lua.LNumber(p[0]), lua.LNumber(p[1]), lua.LNumber(p[2]))
+	made := r.call(r.rule, 2, lua.LNumber(p[0]), lua.LNumber(p[1]), lua.LNumber(p[2]), lua.LNumber(now))
 	return made[0].(*lua.LFunction), made[1].(*lua.LFunction)
 }
 
@@ -90,7 +90,7 @@ func (r *luaRule) store(at, used, extra lua.LValue) {
 // take mirrors what a store does with a step: the Lua admits, and the rest of the
 // decision is made from the state that the reply tells of.
 func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
-	step, _ := r.of(a)
+	step, _ := r.of(a, now)
 	args := r.args(now, cost)
 	out := r.call(step, 8, args...)
 	allowed := out[0] == lua.LTrue
@@ -108,7 +108,7 @@ func (r *luaRule) take(a Algorithm, now, cost int64) Decision {
 }
 
 func (r *luaRule) give(a Algorithm, now, units, taken int64) time.Duration {
-	_, settle := r.of(a)
+	_, settle := r.of(a, now)
 	out := r.call(settle, 4, r.args(now, units, taken)...)
 	r.store(out[1], out[2], out[3])
 	return Microseconds(int64(out[0].(lua.LNumber)))

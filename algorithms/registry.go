@@ -24,15 +24,16 @@ type Rule struct {
 	Name string
 	// Example is a valid value of it.
 	Example Algorithm
-	// Lua is its half of a Redis script. With the Parameters in scope as p1, p2 and p3
-	// it makes the local functions
+	// Lua is its half of a Redis script. With the Parameters in scope as p1, p2 and p3,
+	// the time as now and ttl(reset), the milliseconds a key lives, it makes the local
+	// functions
 	//
 	//	read(key) -> at, used, extra
 	//	step(at, used, extra, now, cost) -> allowed, reset, at, used, extra
 	//	settle(at, used, extra, now, units, taken) -> reset, at, used, extra
-	//	write(key, ttl, at, used, extra, was_at, was_used, was_extra)
+	//	write(key, reset, at, used, extra, was_at, was_used, was_extra)
 	//
-	// where times are microseconds (ttl milliseconds) and reset is the time until the
+	// where times are microseconds and reset is the time until the
 	// counter is as good as new. A step whose state is no three integers returns, after
 	// the rest, the three that [Algorithm] Restore takes. Only read and write call Redis.
 	Lua string

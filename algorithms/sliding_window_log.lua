@@ -4,7 +4,7 @@
 -- so that entries of one microsecond stay in order.
 --
 -- A refusal reads about log2(n) entries more than an admission; an admission writes
--- once and forgets what is a window old. ttl is in milliseconds.
+-- once and forgets what is a window old.
 
 local limit, window = p1, p2
 
@@ -34,7 +34,7 @@ end
 
 -- A change names what to do to the stored log: keep only so many of the oldest; clear it
 -- or forget all up to floor; add entries of at, total, cost.
-local function write(key, ttl, _, change)
+local function write(key, reset, _, change)
   if change.keep then
     redis.call('ZREMRANGEBYRANK', key, change.keep, -1)
   end
@@ -46,7 +46,7 @@ local function write(key, ttl, _, change)
   for _, entry in ipairs(change) do
     redis.call('ZADD', key, entry.at, string.format('%016.0f:%.0f', entry.total, entry.cost))
   end
-  redis.call('PEXPIRE', key, ttl)
+  redis.call('PEXPIRE', key, ttl(reset))
 end
 
 -- forget returns the rank of the first entry that counts, the number of entries, the

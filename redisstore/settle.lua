@@ -8,7 +8,7 @@ for i = 1, #KEYS do
   local was_at, was_used, was_extra = rule.read(KEYS[i])
   local reset, at, used, extra = rule.settle(was_at, was_used, was_extra, now, tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]))
   if reset > 0 then
-    rule.write(KEYS[i], ttl(reset), at, used, extra, 0, 0, 0)
+    rule.write(KEYS[i], reset, at, used, extra, 0, 0, 0)
   else
     redis.call('DEL', KEYS[i])
   end

@@ -11,7 +11,7 @@ for i = 1, #keys do
   local allowed, reset, new_at, new_used, new_extra, seen_at, seen_used, seen_extra = step(at, used, extra, now, cost)
   -- A refusal is stored only when the clock was set back and the stored time gave way.
   if count and reset > 0 and (allowed and cost > 0 or new_at < at) then
-    write(keys[i], ttl(reset), new_at, new_used, new_extra, at, used, extra)
+    write(keys[i], reset, new_at, new_used, new_extra, at, used, extra)
   end
   reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = seen_at or at, seen_used or used, seen_extra or extra
   if not allowed then

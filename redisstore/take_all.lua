@@ -32,7 +32,7 @@ for i = 1, #KEYS do
     counted = true
   end
   if count and counted and c.reset > 0 then
-    c.rule.write(KEYS[i], ttl(c.reset), c.at, c.used, c.extra, c.was_at, c.was_used, c.was_extra)
+    c.rule.write(KEYS[i], c.reset, c.at, c.used, c.extra, c.was_at, c.was_used, c.was_extra)
   end
 end
 
