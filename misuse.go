@@ -42,6 +42,9 @@ const (
 	RouteNeverMatched Code = "RL008"
 	// StoreReadOnly: the store is a replica of Redis, which takes no writes.
 	StoreReadOnly Code = "RL009"
+	// StoreSettings: the store, or the client it was given, is set up so that a promise
+	// doesn't hold. Said by New.
+	StoreSettings Code = "RL010"
 )
 
 var misuses = [...]struct {
@@ -57,6 +60,7 @@ var misuses = [...]struct {
 	{BuiltInHandler, "ratelimit: a limiter was made while a request was served"},
 	{RouteNeverMatched, "ratelimit: a route matches no request"},
 	{StoreReadOnly, "ratelimit: the store is a read-only replica"},
+	{StoreSettings, "ratelimit: the store's client has settings that break a promise"},
 }
 
 // find is the place of the code in misuses, -1 if it is none.
@@ -123,6 +127,7 @@ func newWatch(c *compiled) *watch {
 	w.routesOver.Store(len(w.routes) == 0)
 	w.seen.seed = maphash.MakeSeed()
 	w.built()
+	w.settings(c.Store)
 	return w
 }
 
@@ -340,6 +345,15 @@ func (w *watch) storeFailed(ctx context.Context, err error) {
 // places are the lines that made a limiter while serving a request. It is kept outside
 // of limiters, because each of these would report itself, one a request.
 var places sync.Map
+
+// settings asks a store that can tell what of its setup breaks a promise.
+func (w *watch) settings(store Store) {
+	if s, ok := store.(interface{ Warnings() []string }); ok {
+		if warnings := s.Warnings(); len(warnings) > 0 {
+			w.say(context.Background(), StoreSettings, slog.Any("settings", warnings))
+		}
+	}
+}
 
 // built looks whether New runs in a handler. A limiter made there once, under a
 // sync.Once, is fine.

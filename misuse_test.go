@@ -20,6 +20,7 @@ import (
 var allCodes = []ratelimit.Code{
 	ratelimit.ForwardedUntrusted, ratelimit.CountedTwice, ratelimit.UserNeverFound, ratelimit.OneAddress, ratelimit.KeysNeverRepeat,
 	ratelimit.CostOverLimit, ratelimit.BuiltInHandler, ratelimit.RouteNeverMatched, ratelimit.StoreReadOnly,
+	ratelimit.StoreSettings,
 }
 
 // warnings is a log that keeps what was said of misuse.
@@ -153,6 +154,12 @@ func TestMisuseIsFound(t *testing.T) {
 		{"a replica", ratelimit.Config{Store: newFaulty(func(context.Context) error {
 			return fmt.Errorf("redisstore: %w", errors.New("READONLY You can't write against a read only replica."))
 		})}, 3, func(i int) *http.Request { return newRequest("GET", "/", addressOf(i)) }, []ratelimit.Code{ratelimit.StoreReadOnly}},
+		{"a client that heeds no deadline", ratelimit.Config{Store: settings{exampleStore(), []string{"ReadTimeout is 5s"}}}, 1, func(int) *http.Request {
+			return newRequest("GET", "/", peer)
+		}, []ratelimit.Code{ratelimit.StoreSettings}},
+		{"a client that is fine", ratelimit.Config{Store: settings{exampleStore(), nil}}, 1, func(int) *http.Request {
+			return newRequest("GET", "/", peer)
+		}, nil},
 		{"a store that is away", ratelimit.Config{Store: newFaulty(isAway)}, 3, func(i int) *http.Request {
 			return newRequest("GET", "/", addressOf(i))
 		}, nil},
@@ -319,7 +326,7 @@ func TestSilenceTakesCodesOnly(t *testing.T) {
 		Store: exampleStore(), Key: ratelimit.ClientIP(), Policies: []ratelimit.Policy{policy("api", 2)},
 		Silence: append(slices.Clone(allCodes), "RL999"),
 	})
-	const want = `ratelimit: Silence[9] must be a Code, RL001 to RL009, got "RL999"`
+	const want = `ratelimit: Silence[10] must be a Code, RL001 to RL010, got "RL999"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -339,3 +346,11 @@ func TestEveryCodeHasItsHelp(t *testing.T) {
 		t.Errorf("docs/misuse.md has %d sections of codes, want %d", sections, len(allCodes))
 	}
 }
+
+// settings is a store that tells of its setup.
+type settings struct {
+	ratelimit.Store
+	warnings []string
+}
+
+func (s settings) Warnings() []string { return s.warnings }

@@ -36,6 +36,9 @@ type Store interface {
 	Settle(ctx context.Context, charges []algorithms.Charge) error
 	// Reset forgets the counters. A counter never seen is no error. Costs are ignored.
 	Reset(ctx context.Context, charges []algorithms.Charge) error
+
+	// A store may also have a method Warnings() []string, whose sentences New logs
+	// (StoreSettings): what of its setup breaks a promise, and how to mend it.
 }
 
 // StateStore is a Store that also tells what it decided on. A limiter on one answers

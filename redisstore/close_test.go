@@ -3,8 +3,11 @@ package redisstore
 import (
 	"context"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-601ed181/ratelimit/algorithms"
 )
@@ -32,5 +35,35 @@ func TestB39_CloseEndsWhatOpenStarted(t *testing.T) {
 		if time.Now().After(wait) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
+	}
+}
+
+// New looks at the client it is given.
+func TestWarningsNameSettingsThatBreakAPromise(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		client redis.UniversalClient
+		want   string
+	}{
+		{"defaults", redis.NewClient(&redis.Options{}), "ReadTimeout (5s)"},
+		{"deadlines", redis.NewClient(&redis.Options{ContextTimeoutEnabled: true}), ""},
+		{"a short time-out", redis.NewClient(&redis.Options{ReadTimeout: time.Second}), ""},
+		{"no time-out", redis.NewClient(&redis.Options{ReadTimeout: -1}), "ReadTimeout (0s)"},
+		{"cluster", redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: 2 * time.Second}), "ReadTimeout (2s)"},
+		{"cluster, deadlines", redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ContextTimeoutEnabled: true}), ""},
+		{"ring", redis.NewRing(&redis.RingOptions{ReadTimeout: 2 * time.Second}), "ReadTimeout (2s)"},
+		{"ring, deadlines", redis.NewRing(&redis.RingOptions{ContextTimeoutEnabled: true}), ""},
+	} {
+		t.Cleanup(func() { _ = tc.client.Close() })
+		got := strings.Join(New(tc.client).Warnings(), "")
+		if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %q, want %q in it", tc.name, got, tc.want)
+		}
+	}
+	store, err := Open("redis://127.0.0.1:1")
+	must(t, err)
+	defer func() { _ = store.Close() }()
+	if w := store.Warnings(); w != nil {
+		t.Errorf("Open: %q", w)
 	}
 }

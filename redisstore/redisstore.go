@@ -61,22 +61,30 @@ type Store struct {
 	prefix  string
 	scripts scripts
 	queue   queue
+
+	readTimeout time.Duration // of the client
 }
 
 // New makes a store on a client of yours: *redis.Client, *redis.ClusterClient or
 // *redis.Ring. It sends nothing, so Redis may be away. At most one Options is used.
 func New(client redis.UniversalClient, options ...Options) *Store {
 	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua), queue: queue{client: client}}
+	var honoursDeadlines bool
 	switch client := client.(type) {
 	case *redis.Client:
-		s.queue.patient = client != nil && !client.Options().ContextTimeoutEnabled
+		if client != nil {
+			honoursDeadlines, s.readTimeout = client.Options().ContextTimeoutEnabled, client.Options().ReadTimeout
+		}
 	case *redis.ClusterClient:
-		s.queue.patient = client != nil && !client.Options().ContextTimeoutEnabled
-		s.queue.sharded = true
+		if s.queue.sharded = true; client != nil {
+			honoursDeadlines, s.readTimeout = client.Options().ContextTimeoutEnabled, client.Options().ReadTimeout
+		}
 	case *redis.Ring:
-		s.queue.patient = client != nil && !client.Options().ContextTimeoutEnabled
-		s.queue.sharded = true
+		if s.queue.sharded = true; client != nil {
+			honoursDeadlines, s.readTimeout = client.Options().ContextTimeoutEnabled, client.Options().ReadTimeout
+		}
 	}
+	s.queue.patient = !honoursDeadlines
 	for _, o := range options {
 		if o.Prefix != "" {
 			s.prefix = o.Prefix
@@ -106,6 +114,17 @@ func Open(url string, options ...Options) (*Store, error) {
 	s := New(redis.NewClient(o), options...)
 	s.owned = true
 	return s, nil
+}
+
+// Warnings says which settings of the client break a promise, and how to mend them. A
+// limiter logs them once.
+func (s *Store) Warnings() []string {
+	const most = time.Second
+	if !s.queue.patient || 0 < s.readTimeout && s.readTimeout <= most {
+		return nil
+	}
+	return []string{fmt.Sprintf("ContextTimeoutEnabled is false, so a Redis that hangs keeps a connection for ReadTimeout (%v); set ContextTimeoutEnabled, or ReadTimeout to %v at most",
+		s.readTimeout, most)}
 }
 
 // Close closes the client that [Open] made. On a store from [New] it does nothing: that
