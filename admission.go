@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/felixge/httpsnoop"
@@ -74,14 +75,18 @@ func settleRequest(ctx context.Context, n int64, policies []string) error {
 	return p.limiter.store.Settle(ctx, charges)
 }
 
-// passed is the context of a request that this limiter has charged for a class.
+// passed is the context of a request that this limiter has charged for a class. What
+// lives as long stands in it, so that a request costs two allocations: it, and its texts.
 type passed struct {
 	context.Context
 	limiter   *Limiter
 	class     *class
 	outer     *passed
 	admission Admission
-	header    http.Header // where the decision is announced
+	header    http.Header     // where the decision is announced
+	texts     strings.Builder // holds the identity, the keys and what is announced
+	values    [3]string       // of the headers
+	bound     http.Request    // the request with this context
 
 	mu    sync.Mutex
 	batch *batch // nil when the request is over
@@ -102,6 +107,12 @@ func (p *passed) Value(key any) any {
 		}
 	}
 	return p.Context.Value(key)
+}
+
+// bind is the request with p as its context.
+func (p *passed) bind(r *http.Request) *http.Request {
+	p.bound = *r.WithContext(p)
+	return &p.bound
 }
 
 // pass drops from the class what the request was charged for already, and notes the
@@ -140,7 +151,7 @@ func (p *passed) settlement(n int64, policies []string) ([]algorithms.Charge, er
 	var charges []algorithms.Charge
 	for _, e := range p.batch.entries {
 		named := len(policies) == 0 || slices.Contains(policies, e.Name)
-		settled := slices.ContainsFunc(charges, func(c algorithms.Charge) bool { return c.Key == counterKey(e.policy, e.identity) })
+		settled := slices.ContainsFunc(charges, func(c algorithms.Charge) bool { return c.Key == e.key })
 		if named && !settled { // n is the request's: a counter two policies share changes once
 			charges = p.batch.settle(charges, e, n)
 		}
@@ -184,7 +195,7 @@ func (l *Limiter) serveAndCount(w http.ResponseWriter, r *http.Request, p *passe
 		wrote(http.StatusOK)
 		l.giveBack(p, status)
 	}()
-	next.ServeHTTP(httpsnoop.Wrap(w, hooks), r.WithContext(p))
+	next.ServeHTTP(httpsnoop.Wrap(w, hooks), p.bind(r))
 	returned = true
 }
 

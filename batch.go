@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type batch struct {
 type entry struct {
 	*policy
 	identity string
+	key      string // of its counters, "" if it has none
 	cost     int64
 }
 
@@ -50,15 +52,16 @@ func (b *batch) toTake() []algorithms.Charge {
 
 // add charges the identity under the policy. Policies of one quota and identity add up
 // to one charge, shadows apart.
-func (b *batch) add(p *policy, identity string, limits Limits, cost int64, shadow bool) {
-	b.entries = append(b.entries, entry{p, identity, cost})
+func (b *batch) add(texts *strings.Builder, p *policy, identity string, limits Limits, cost int64, shadow bool) {
 	if len(limits) == 0 {
+		b.entries = append(b.entries, entry{p, identity, "", cost})
 		if !shadow {
 			b.never = p
 		}
 		return
 	}
-	key := counterKey(p, identity)
+	key := counterKey(texts, p, identity)
+	b.entries = append(b.entries, entry{p, identity, key, cost})
 	from := 0
 	if shadow {
 		from = b.enforced
@@ -208,13 +211,12 @@ func (b *batch) decidedAt(key string) time.Time {
 
 // countersOf is the run of charges, one for each limit, that the entry draws on.
 func (b *batch) countersOf(e entry) []algorithms.Charge {
-	key := counterKey(e.policy, e.identity)
-	from := b.find(key, 0)
+	from := b.find(e.key, 0)
 	if from < 0 {
 		return nil
 	}
 	to := from
-	for to < len(b.charges) && b.charges[to].Key == key {
+	for to < len(b.charges) && b.charges[to].Key == e.key {
 		to++
 	}
 	return b.charges[from:to]
@@ -222,7 +224,14 @@ func (b *batch) countersOf(e entry) []algorithms.Charge {
 
 // The keys of one identity share a hash tag, and with it a slot of a cluster.
 
-func counterKey(p *policy, identity string) string { return "{" + identity + "}:" + p.quota.name }
+func counterKey(texts *strings.Builder, p *policy, identity string) string {
+	from := texts.Len()
+	texts.WriteByte('{')
+	texts.WriteString(identity)
+	texts.WriteString("}:")
+	texts.WriteString(p.quota.name)
+	return texts.String()[from:]
+}
 
 func blockKey(p *policy, identity string) string { return "{" + identity + "}:" + p.Name + "!block" }
 

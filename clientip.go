@@ -115,6 +115,11 @@ func (a ClientAddress) keyFunc() KeyFunc {
 		if !ok {
 			return Key{Kind: "ip", ID: "none"}, nil
 		}
+		if client == peer && peer.Is4() && bits4 == 32 {
+			if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && !strings.Contains(host, ":") {
+				return Key{Kind: "ip", ID: host}, nil // an IPv4 address has one spelling
+			}
+		}
 		return Key{Kind: "ip", ID: network(client, bits4, bits6)}, nil
 	}
 }

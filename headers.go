@@ -85,6 +85,8 @@ const (
 	// maxHeaderSeconds is what clients with 32-bit seconds can read (68 years).
 	maxHeaderSeconds = 1<<31 - 1
 	maxJitter        = 24 * time.Hour
+	// maxAnnounced is room for the three numbers of an answer and the braces of a key.
+	maxAnnounced = 48
 )
 
 // unusable are names that mean something else, in an answer of ours or in HTTP.
@@ -212,7 +214,7 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 		return announced
 	}
 	if cleared {
-		wire.announce(p.header, p.admission.Decision)
+		wire.announce(p, p.admission.Decision)
 		wire.announceItems(p.header, p.batch)
 	}
 	return true
@@ -221,24 +223,23 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 // announce sets the headers of the tightest limit: the limit, what is left of it, and
 // when the key is as good as new. If a limiter further out has announced something
 // tighter on a request that passes, that stays.
-func (w *wire) announce(h http.Header, d Decision) {
-	remaining := max(0, min(d.Remaining, d.Limit, maxHeaderInteger))
+func (w *wire) announce(p *passed, d Decision) {
+	h, remaining := p.header, max(0, min(d.Remaining, d.Limit, maxHeaderInteger))
 	if outer := h[w.Remaining]; len(outer) > 0 && d.Allowed {
 		if n, err := strconv.ParseInt(outer[0], 10, 64); err == nil && n < remaining {
 			return
 		}
 	}
 
-	// Three headers from two allocations: one text, cut in three, and one array. Both
-	// are made afresh, since handlers may keep or change what they find in the map.
-	var buffer [64]byte
-	text := strconv.AppendInt(buffer[:0], max(0, min(d.Limit, maxHeaderInteger)), 10)
-	limitEnd := len(text)
-	text = strconv.AppendInt(text, remaining, 10)
-	remainingEnd := len(text)
-	text = strconv.AppendInt(text, w.reset(d), 10)
-	all := string(text)
-	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
+	// The values are the request's own, since handlers may keep or change what they find
+	// in the map.
+	values := p.values[:]
+	for i, n := range [...]int64{max(0, min(d.Limit, maxHeaderInteger)), remaining, w.reset(d)} {
+		var digits [20]byte
+		from := p.texts.Len()
+		p.texts.Write(strconv.AppendInt(digits[:0], n, 10))
+		values[i] = p.texts.String()[from:]
+	}
 	if w.Limit != "" {
 		h[w.Limit] = values[0:1:1]
 	}

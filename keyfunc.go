@@ -114,22 +114,26 @@ const (
 
 // canonical is the identity as stores, hooks and logs see it: "user:42". Two different
 // keys never have the same; what is secret, long, or holds bytes that could confuse a
-// store or a log is replaced by a hash.
-func (k Key) canonical(hashKey []byte) string {
-	kind := k.Kind
-	plain := plainText(kind, maxPlainKind) && !strings.Contains(kind, ":")
-	if !plain {
-		kind = ""
+// store or a log is replaced by a hash. It is appended to texts.
+func (k Key) canonical(texts *strings.Builder, hashKey []byte) string {
+	from := texts.Len()
+	plain := plainText(k.Kind, maxPlainKind) && !strings.Contains(k.Kind, ":")
+	if plain {
+		texts.WriteString(k.Kind)
 	}
+	texts.WriteByte(':')
 	if plain && !k.Secret && plainText(k.ID, maxPlainID) && k.ID[0] != '~' {
-		return kind + ":" + k.ID
+		texts.WriteString(k.ID)
+		return texts.String()[from:]
 	}
 	mac := hmac.New(sha256.New, hashKey)
 	// The length first, so that no other split of the bytes hashes the same.
 	mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(k.Kind))))
 	mac.Write([]byte(k.Kind))
 	mac.Write([]byte(k.ID))
-	return kind + ":~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18])
+	texts.WriteByte('~')
+	texts.WriteString(base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18]))
+	return texts.String()[from:]
 }
 
 // plainText says whether s can stand in a store's key as it is: printable ASCII

@@ -14,7 +14,7 @@ const maxIdentity = 100
 
 // checkIdentity holds what every identity promises to stores, hooks and logs.
 func checkIdentity(t interface{ Errorf(string, ...any) }, key Key, hashKey []byte) string {
-	identity := key.canonical(hashKey)
+	identity := key.canonical(new(strings.Builder), hashKey)
 	if len(identity) > maxIdentity {
 		t.Errorf("%+v: %d bytes", key, len(identity))
 	}
@@ -24,7 +24,7 @@ func checkIdentity(t interface{ Errorf(string, ...any) }, key Key, hashKey []byt
 	if _, id, _ := strings.Cut(identity, ":"); key.Secret && len(key.ID) >= 8 && strings.Contains(id, key.ID) {
 		t.Errorf("%q holds the secret %q", identity, key.ID)
 	}
-	if again := key.canonical(hashKey); again != identity {
+	if again := key.canonical(new(strings.Builder), hashKey); again != identity {
 		t.Errorf("%+v: %q, then %q", key, identity, again)
 	}
 	return identity
@@ -67,12 +67,12 @@ func TestCanonical(t *testing.T) {
 
 func TestHashKeyChangesTheHash(t *testing.T) {
 	secret := Key{Kind: "key", ID: "s3cr3t-KEY-0001", Secret: true}
-	a, b, none := secret.canonical([]byte("a")), secret.canonical([]byte("b")), secret.canonical(nil)
+	a, b, none := secret.canonical(new(strings.Builder), []byte("a")), secret.canonical(new(strings.Builder), []byte("b")), secret.canonical(new(strings.Builder), nil)
 	if a == b || a == none || b == none {
 		t.Errorf("got %s, %s and %s", a, b, none)
 	}
 	plain := Key{Kind: "user", ID: "42"}
-	if plain.canonical([]byte("a")) != plain.canonical(nil) {
+	if plain.canonical(new(strings.Builder), []byte("a")) != plain.canonical(new(strings.Builder), nil) {
 		t.Error("it changes what isn't hashed")
 	}
 }
@@ -108,7 +108,7 @@ func TestDifferentKeysNeverHaveTheSameIdentity(t *testing.T) {
 	// The hash of a kind and an ID must say where the one ends.
 	a := Key{Kind: "a b", ID: "y\x00\x00\x07id"}
 	b := Key{Kind: "a b\x00\x00\x03y", ID: "id"}
-	if x, y := a.canonical(nil), b.canonical(nil); x == y {
+	if x, y := a.canonical(new(strings.Builder), nil), b.canonical(new(strings.Builder), nil); x == y {
 		t.Errorf("%#v and %#v are both %q", a, b, x)
 	}
 }

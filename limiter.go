@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,7 +89,7 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Dec
 	if err != nil {
 		return Decision{}, err
 	}
-	identity := key.orAnonymous().canonical(config.HashKey)
+	identity := key.orAnonymous().canonical(new(strings.Builder), config.HashKey)
 	shadow := !config.policies[name].enforced(identity)
 	config.Hooks.decided(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
 	if shadow {
@@ -134,7 +135,8 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 	key = key.orAnonymous()
 	b := newBatch()
 	defer b.free()
-	l.charge(ctx, b, p, key, key.canonical(config.HashKey), cost, false)
+	var texts strings.Builder
+	l.charge(ctx, b, &texts, p, key, key.canonical(&texts, config.HashKey), cost, false)
 	if err := ask(l.store, ctx, b.charges, b.decisions); err != nil {
 		return Decision{}, err
 	}
@@ -143,12 +145,12 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 }
 
 // charge adds what the policy takes to the batch.
-func (l *Limiter) charge(ctx context.Context, b *batch, p *policy, key Key, identity string, cost int64, shadow bool) {
+func (l *Limiter) charge(ctx context.Context, b *batch, texts *strings.Builder, p *policy, key Key, identity string, cost int64, shadow bool) {
 	limits, err := p.quota.limitsFor(ctx, identity, key)
 	if err != nil {
 		l.failed(ctx, Event{Key: identity, Policy: p.Name, Err: fmt.Errorf("ratelimit: Policies[%q].LimitsOf: %w", p.Name, err)})
 	}
-	b.add(p, identity, limits, cost, shadow)
+	b.add(texts, p, identity, limits, cost, shadow)
 }
 
 // storeFailed reports an error of the store; while it is down, to the hook only, because

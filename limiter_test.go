@@ -217,12 +217,12 @@ func TestAllocationsOfARequest(t *testing.T) {
 		config ratelimit.Config
 		most   float64
 	}{
-		{"one policy", ratelimit.Config{}, 7},
+		{"one policy", ratelimit.Config{}, 2},
 		{"a route of two", ratelimit.Config{
 			Policies: []ratelimit.Policy{policy("api", 1e9), policy("read", 1e9)},
 			Routes:   ratelimit.Routes{"GET /items/{id}": {"api", "read"}}, Default: "read",
-		}, 11},
-		{"one policy, with a draft's fields", ratelimit.Config{Headers: ratelimit.Headers{Draft: ratelimit.Draft8}}, 11},
+		}, 4},
+		{"one policy, with a draft's fields", ratelimit.Config{Headers: ratelimit.Headers{Draft: ratelimit.Draft8}}, 6},
 	} {
 		if tc.config.Policies == nil {
 			tc.config.Policies = []ratelimit.Policy{policy("api", 1e9)}

@@ -87,7 +87,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 
 	// Identify.
 	key, err := config.Key(r)
-	if err != nil && l.keyFailed(w, r, config, err) {
+	if err != nil && l.keyFailed(w, r, p, config, err) {
 		return
 	}
 	p.admission.Key = key.orAnonymous()
@@ -99,7 +99,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	l.chargeAll(r, config, p)
 	l.watch.request(r, p)
 	if err := l.store.Take(p, b.toTake(), b.decisions); err != nil {
-		l.serveUndecided(w, r.WithContext(p), config, next)
+		l.serveUndecided(w, p.bind(r), config, next)
 		return
 	}
 
@@ -107,7 +107,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
 		p.admission.Policy, p.admission.Decision = policy.Name, decision
 		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
-		config.wire.announce(p.header, decision)
+		config.wire.announce(p, decision)
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
 			l.watch.refused(p)
@@ -121,12 +121,13 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 		l.serveAndCount(w, r, p, next)
 		return
 	}
-	next.ServeHTTP(w, r.WithContext(p))
+	next.ServeHTTP(w, p.bind(r))
 }
 
 // chargeAll fills the batch: the policies that can refuse first, then the shadows.
 func (l *Limiter) chargeAll(r *http.Request, config *compiled, p *passed) {
-	identity := p.admission.Key.canonical(config.HashKey)
+	p.texts.Grow(2*(len(p.admission.Key.Kind)+len(p.admission.Key.ID)) + len(p.class.policies[0].quota.name) + maxAnnounced)
+	identity := p.admission.Key.canonical(&p.texts, config.HashKey)
 	for _, shadow := range [...]bool{false, true} {
 		for _, policy := range p.class.policies {
 			key, identity := p.admission.Key, identity
@@ -136,10 +137,10 @@ func (l *Limiter) chargeAll(r *http.Request, config *compiled, p *passed) {
 					l.failed(p, Event{Request: r, Policy: policy.Name, Err: fmt.Errorf("ratelimit: Policies[%q].Key: %w", policy.Name, err)})
 				}
 				key = own.orAnonymous()
-				identity = key.canonical(config.HashKey)
+				identity = key.canonical(&p.texts, config.HashKey)
 			}
 			if policy.enforced(identity) != shadow {
-				l.charge(p, p.batch, policy, key, identity, l.costOf(policy, r), shadow)
+				l.charge(p, p.batch, &p.texts, policy, key, identity, l.costOf(policy, r), shadow)
 			}
 		}
 		if !p.class.trial {
@@ -162,9 +163,9 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 }
 
 // keyFailed handles an error of Config.Key and says whether it answered the request.
-func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, config *compiled, err error) (answered bool) {
+func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, p *passed, config *compiled, err error) (answered bool) {
 	if g := (*guessing)(nil); errors.As(err, &g) {
-		config.wire.announce(w.Header(), g.Decision)
+		config.wire.announce(p, g.Decision)
 		config.wire.announceItem(w.Header(), g.Policy, g.Decision)
 		l.refuse(w, r, config, overLimit(g.Policy, g.Decision, []string{g.Policy}))
 		return true

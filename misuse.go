@@ -303,7 +303,7 @@ func (w *watch) refused(p *passed) {
 			continue
 		}
 		for _, e := range b.entries {
-			if e.CostOf != nil && counterKey(e.policy, e.identity) == charge.Key {
+			if e.CostOf != nil && e.key == charge.Key {
 				w.say(p, CostOverLimit, slog.String("policy", e.Name), slog.Int64("cost", charge.Cost), slog.Int64("limit", b.decisions[i].Limit))
 			}
 		}
