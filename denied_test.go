@@ -271,7 +271,8 @@ func TestARaisedLimitPassesAtOnce(t *testing.T) {
 		charges := []algorithms.Charge{{Key: "k", Algorithm: rule, Cost: 10}}
 		one(t, d, charges)
 		charges[0].Cost = 1
-		if one(t, d, charges).Allowed || one(t, d, charges).Allowed {
+		first, remembered := one(t, d, charges), one(t, d, charges)
+		if first.Allowed || remembered.Allowed {
 			t.Fatalf("%v: admitted 11", rule)
 		}
 		switch a := rule.(type) {

@@ -86,17 +86,20 @@ func (s *Store) Peek(ctx context.Context, charges []algorithms.Charge, decisions
 	return s.decide(ctx, charges, decisions, false)
 }
 
-// Settle gives units back (negative Cost) or charges more (positive), never refusing.
+// Settle gives units back (negative Cost) or charges more (positive), never refusing. No
+// other call sees some of the charges settled and others not.
 func (s *Store) Settle(_ context.Context, charges []algorithms.Charge) error {
 	if err := algorithms.CheckCounters(charges); err != nil {
 		return err
 	}
 	now := s.now()
+	var few [8]int
+	held := s.lock(charges, few[:0])
+	defer s.unlock(held)
 	var errs error
 	for i := range charges {
 		charge := &charges[i]
 		shard, hash := s.find(charge)
-		shard.mu.Lock()
 		state := charge.Algorithm.Settle(shard.load(hash), now, charge.Cost, charge.Taken())
 		state, decision := charge.Algorithm.Step(state, now, 0)
 		if decision.ResetAfter == 0 {
@@ -106,7 +109,6 @@ func (s *Store) Settle(_ context.Context, charges []algorithms.Charge) error {
 		} else {
 			shard.store(hash, state, decision, now)
 		}
-		shard.mu.Unlock()
 	}
 	return errs
 }
