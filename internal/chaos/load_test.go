@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/seed-601ed181/ratelimit"
 	"github.com/seed-601ed181/ratelimit/algorithms"
@@ -27,6 +29,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	logging.Disable() // of go-redis, which tells of each connection it can't make
 	code := m.Run()
 	summary(os.Stdout)
 	os.Exit(code)
@@ -323,8 +326,7 @@ func (rs results) admitted() map[string]int {
 // beyond is how many requests passed beyond the limit, over all keys and of the worst.
 func (rs results) beyond(limit int) (all, worst int) {
 	for _, n := range rs.admitted() {
-		all += max(0, n-limit)
-		worst = max(worst, n-limit)
+		all, worst = all+max(0, n-limit), max(worst, n-limit)
 	}
 	return all, worst
 }
@@ -398,27 +400,41 @@ func limit(n int64) algorithms.Algorithm {
 	return algorithms.FixedWindow{Limit: n, Window: steady()}
 }
 
-// few and many name the keys of a load: n that take turns.
+// keys names the keys of a load: n that take turns.
 func keys(n int) func(int) string {
 	return func(i int) string { return fmt.Sprintf("u%d", i%n) }
 }
 
-// calls is how many scripts the server was asked to run, by INFO commandstats.
+// second is another limit with such a window, and a counter of its own.
+func second(n int64) algorithms.Algorithm {
+	return algorithms.FixedWindow{Limit: n, Window: 2 * steady()}
+}
+
+// calls is how many scripts the server was asked to run.
 func calls(t *testing.T, client *redis.Client) int {
 	t.Helper()
-	text, err := client.Info(context.Background(), "commandstats").Result()
+	return statistic(t, client, "commandstats", "cmdstat_evalsha", "calls=") + statistic(t, client, "commandstats", "cmdstat_eval", "calls=")
+}
+
+// errorCount is how often the server answered with an error.
+func errorCount(t *testing.T, client *redis.Client, kind string) int {
+	t.Helper()
+	return statistic(t, client, "errorstats", "errorstat_"+kind, "count=")
+}
+
+// statistic is a number of INFO, 0 if it says nothing of it.
+func statistic(t *testing.T, client *redis.Client, section, name, field string) int {
+	t.Helper()
+	text, err := client.Info(context.Background(), section).Result()
 	must(t, err)
-	total := 0
-	for line := range strings.Lines(text) {
-		name, rest, _ := strings.Cut(line, ":")
-		if name == "cmdstat_evalsha" || name == "cmdstat_eval" {
-			var n int
-			_, err := fmt.Sscanf(rest, "calls=%d,", &n)
-			must(t, err)
-			total += n
-		}
+	_, rest, found := strings.Cut(text, name+":"+field)
+	if !found {
+		return 0
 	}
-	return total
+	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	n, err := strconv.Atoi(rest[:end])
+	must(t, err)
+	return n
 }
 
 // everyKeyExpires is the invariant: no key without a TTL.
