@@ -43,7 +43,7 @@ func TestReshard(t *testing.T) {
 			for i := range users {
 				moved += moveSlot(t, cluster, client, fmt.Sprintf("{user:u%d}", i))
 			}
-			time.Sleep(time.Second)
+			time.Sleep(5 * time.Second) // all limits are used up
 			all := load.stop()
 			_, worst := all.beyond(perKey)
 			row{"resharding, " + test.name, all, fmt.Sprintf("%d of a key", worst), ""}.add(t)

@@ -81,7 +81,7 @@ func TestSentinelFailover(t *testing.T) {
 				return service[0].store.healed() >= 0 && service[1].store.healed() >= 0
 			})
 			healed := max(service[0].store.healed(), service[1].store.healed())
-			time.Sleep(4 * time.Second) // all limits are used up
+			time.Sleep(6 * time.Second) // all limits are used up
 			end := time.Now()
 			all := load.stop()
 

@@ -59,6 +59,14 @@ func (c *Cluster) Replica(t testing.TB, master int) *redis.Client {
 	Eventually(t, "the replica follows", func() bool {
 		return strings.Contains(replica.Info(ctx, "replication").Val(), "master_link_status:up")
 	})
+	Eventually(t, "its master tells of the replica", func() bool {
+		for _, r := range c.Nodes[master].ClusterSlots(ctx).Val() {
+			if len(r.Nodes) > 1 {
+				return true
+			}
+		}
+		return false
+	})
 	return replica
 }
 
