@@ -3,10 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"net"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,39 +16,10 @@ import (
 func realCluster(t *testing.T) (*redis.ClusterClient, []*redis.Client) {
 	t.Helper()
 	realRedis(t) // skips where there is none
-	ctx := context.Background()
-	var nodes []*redis.Client
-	var addrs, buses []string
-	for range 3 {
-		// By default the bus is 10000 ports further up, which may be none.
-		_, bus, _ := strings.Cut(redistest.FreeAddr(t), ":")
-		server := redistest.Run(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000")
-		node := redis.NewClient(&redis.Options{Addr: server.Addr})
-		t.Cleanup(func() { _ = node.Close() })
-		nodes, addrs, buses = append(nodes, node), append(addrs, server.Addr), append(buses, bus)
-	}
-	for i, node := range nodes {
-		must(t, node.ClusterAddSlotsRange(ctx, i*5462, min(i*5462+5461, 16383)).Err())
-		must(t, node.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
-		host, port, _ := net.SplitHostPort(addrs[0])
-		if i > 0 {
-			must(t, node.Do(ctx, "cluster", "meet", host, port, buses[0]).Err())
-		}
-	}
-	for i, node := range nodes {
-		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-			info := node.ClusterInfo(ctx).Val()
-			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3") && len(node.ClusterShards(ctx).Val()) == 3 {
-				break
-			}
-			if time.Since(start) > 20*time.Second {
-				t.Fatalf("node %d joins no cluster: %s", i, info)
-			}
-		}
-	}
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true})
+	cluster := redistest.RunCluster(t, 3)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	return client, nodes
+	return client, cluster.Nodes
 }
 
 // B67: a cluster decides as one server does, whatever the keys hold.

@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -20,9 +22,10 @@ type Server struct {
 	// Addr is where it listens, host:port.
 	Addr string
 
-	args    []string
-	process *exec.Cmd
-	dir     string
+	args     []string
+	sentinel string // the configuration of a sentinel, which has no other arguments
+	process  *exec.Cmd
+	dir      string
 }
 
 // Start starts a server without persistence, with further arguments, and waits until
@@ -76,6 +79,12 @@ func (s *Server) Stop() {
 	s.process = nil
 }
 
+// Pause stops the process as it stands: it holds its connections and answers nothing.
+func (s *Server) Pause() error { return s.process.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused server go on.
+func (s *Server) Resume() error { return s.process.Process.Signal(syscall.SIGCONT) }
+
 // Restart kills the server, waits, and starts an empty one on the same address.
 func (s *Server) Restart(away time.Duration) error {
 	s.Stop()
@@ -96,6 +105,15 @@ func (s *Server) start() error {
 		return err
 	}
 	args := append([]string{"--port", port, "--bind", host, "--save", "", "--dir", s.dir}, s.args...)
+	if s.sentinel != "" {
+		// A sentinel rewrites its file.
+		file := filepath.Join(s.dir, "sentinel.conf")
+		conf := fmt.Sprintf("port %s\nbind %s\ndir %s\n%s", port, host, s.dir, s.sentinel)
+		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+			return err
+		}
+		args = []string{file, "--sentinel"}
+	}
 	s.process = exec.Command(binary, args...)
 	if err := s.process.Start(); err != nil {
 		return err
