@@ -1,0 +1,99 @@
+package redisstore
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-601ed181/ratelimit/algorithms"
+	"github.com/seed-601ed181/ratelimit/internal/redistest"
+	"github.com/seed-601ed181/ratelimit/storetest"
+)
+
+// rights are all that a store's user needs: these commands, on keys of the prefix.
+// docs/operations.md shows them.
+var rights = []string{
+	"+evalsha", "+eval", "+time", "+get", "+set", "+incr", "+incrby", "+del", "+pexpire",
+	"+zadd", "+zcard", "+zcount", "+zrange", "+zremrangebyrank", "+zremrangebyscore",
+}
+
+// asUser makes a user with rights and returns a client of the admin and one of the user.
+func asUser(t *testing.T, server *redistest.Server, rights ...string) (admin, user *redis.Client) {
+	t.Helper()
+	ctx := context.Background()
+	admin = redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { _ = admin.Close() })
+	must(t, admin.FlushAll(ctx).Err())
+	args := []any{"acl", "setuser", "limiter", "reset", "on", ">secret", "~" + DefaultPrefix + "*"}
+	for _, right := range rights {
+		args = append(args, right)
+	}
+	must(t, admin.Do(ctx, args...).Err())
+	must(t, admin.Do(ctx, "acl", "log", "reset").Err())
+	user = redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limiter", Password: "secret", DisableIdentity: true})
+	t.Cleanup(func() { _ = user.Close() })
+	return admin, user
+}
+
+func TestStoreAsUserOfFewRights(t *testing.T) {
+	server := redistest.Run(t)
+	storetest.Run(t, func(t *testing.T, start time.Time) (storetest.Store, func(time.Duration)) {
+		// The suite's clock is a list beside the counters.
+		admin, user := asUser(t, server, append(rights, "+lrange", "%R~"+clockKey)...)
+		return openUnderClock(t, start, user, admin)
+	})
+}
+
+// Without any of the rights something is denied, and with all of them nothing is: what
+// the scripts touch is the declared keys.
+func TestEachRightIsNeeded(t *testing.T) {
+	server := redistest.Run(t)
+	for i := range append(rights, "") {
+		fewer := append([]string(nil), rights...)
+		missing := "none"
+		if i < len(rights) {
+			missing = rights[i]
+			fewer = append(fewer[:i], fewer[i+1:]...)
+		}
+		admin, user := asUser(t, server, fewer...)
+		failed := exercise(New(user))
+		denied, err := admin.Do(context.Background(), "acl", "log").Slice()
+		must(t, err)
+		if (len(denied) > 0) != (missing != "none") {
+			t.Errorf("missing %s: denied %v, failed %v", missing, denied, failed)
+		}
+		t.Logf("missing %s: %d denied, failed with %v", missing, len(denied), failed)
+	}
+}
+
+// exercise makes a store use all its commands.
+func exercise(store *Store) (failed error) {
+	ctx := context.Background()
+	note := func(err error) {
+		if failed == nil {
+			failed = err
+		}
+	}
+	for _, rule := range algorithms.Rules() {
+		for _, cost := range []int64{1, 1, 3} {
+			note(store.Take(ctx, charge("k", rule.Example, cost), make([]algorithms.Decision, 1)))
+		}
+		note(store.Settle(ctx, charge("k", rule.Example, -1)))
+		note(store.Reset(ctx, charge("k", rule.Example, 0)))
+	}
+	return failed
+}
+
+// A user that may not touch the keys is an error, never an answer.
+func TestForeignPrefixIsAnError(t *testing.T) {
+	_, user := asUser(t, redistest.Run(t), rights...)
+	for _, rule := range algorithms.Rules() {
+		err := New(user, Options{Prefix: "other:"}).Take(context.Background(), charge("k", rule.Example, 1), make([]algorithms.Decision, 1))
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%s: error %v, want NOPERM", rule.Name, err)
+		}
+	}
+}
