@@ -96,20 +96,20 @@ func moveSlot(t *testing.T, cluster *redistest.Cluster, client *redis.ClusterCli
 	return len(found)
 }
 
+// owner is the node that has the slot.
 func owner(t *testing.T, cluster *redistest.Cluster, slot int) int {
 	t.Helper()
 	for i, node := range cluster.Nodes {
-		for _, r := range node.ClusterSlots(context.Background()).Val() {
-			if r.Start <= slot && slot <= r.End {
-				for j, addr := range cluster.Addrs {
-					if r.Nodes[0].Addr == addr {
-						return j
-					}
+		id := node.Do(context.Background(), "cluster", "myid").Val()
+		for _, shard := range node.ClusterShards(context.Background()).Val() {
+			for _, r := range shard.Slots {
+				if r.Start <= int64(slot) && int64(slot) <= r.End && shard.Nodes[0].ID == id {
+					return i
 				}
 			}
 		}
-		t.Fatalf("node %d knows no owner of slot %d", i, slot)
 	}
+	t.Fatalf("no node has slot %d", slot)
 	return -1
 }
 

@@ -188,7 +188,7 @@ func TestReplicasAreNeverAsked(t *testing.T) {
 		options redis.ClusterOptions
 	}{
 		{"ReadOnly", redis.ClusterOptions{ReadOnly: true}},
-		{"RouteByLatency", redis.ClusterOptions{RouteByLatency: true}},
+		{"RouteByLatency", redis.ClusterOptions{RouteByLatency: true, RouteByLatencyTolerance: time.Second}},
 		{"RouteRandomly", redis.ClusterOptions{RouteRandomly: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

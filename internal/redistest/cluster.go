@@ -60,8 +60,9 @@ func (c *Cluster) Replica(t testing.TB, master int) *redis.Client {
 		return strings.Contains(replica.Info(ctx, "replication").Val(), "master_link_status:up")
 	})
 	Eventually(t, "its master tells of the replica", func() bool {
-		for _, r := range c.Nodes[master].ClusterSlots(ctx).Val() {
-			if len(r.Nodes) > 1 {
+		// Clients read CLUSTER SLOTS: start, end, the master and its replicas.
+		for _, r := range c.Nodes[master].Do(ctx, "cluster", "slots").Val().([]any) {
+			if len(r.([]any)) > 3 {
 				return true
 			}
 		}
@@ -102,8 +103,10 @@ func await(t testing.TB, node *redis.Client, lines ...string) {
 			}
 		}
 		covered := 0
-		for _, r := range node.ClusterSlots(ctx).Val() {
-			covered += r.End - r.Start + 1
+		for _, shard := range node.ClusterShards(ctx).Val() {
+			for _, r := range shard.Slots {
+				covered += int(r.End-r.Start) + 1
+			}
 		}
 		return covered == slots
 	})
