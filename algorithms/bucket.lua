@@ -7,6 +7,8 @@ local function read(key)
   local at, used, stored_unit
   if type(stored) == 'string' then
     at, used, stored_unit = string.match(stored, '^(%d+):(%d+):(%d+)$')
+  elseif stored then
+    raise(stored)
   end
   if not at then
     return 0, 0, 0

@@ -22,6 +22,7 @@ local function read(key)
   function log.entry(rank)
     local entry = redis.pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
     if not entry[1] then
+      raise(entry)
       return 0, 0, 0
     end
     local total, cost = string.match(entry[1], '^(%d+):(%d+)$')

@@ -28,6 +28,8 @@ local function read(key)
   local at, used, previous
   if type(stored) == 'string' then
     at, used, previous = string.match(stored, '^(%d+):(%d+):(%d+)$')
+  elseif stored then
+    raise(stored)
   end
   if not at then
     return 0, 0, 0
