@@ -20,12 +20,13 @@ import (
 // gate is a fake server that answers good replies, but holds what comes while it is shut.
 type gate struct {
 	*fake
+	t    *testing.T
 	mu   sync.Mutex
 	open chan struct{}
 }
 
 func newGate(t *testing.T) *gate {
-	g := &gate{open: make(chan struct{})}
+	g := &gate{t: t, open: make(chan struct{})}
 	close(g.open)
 	g.fake = fakeRedis(t, func(args []string) string {
 		g.mu.Lock()
@@ -47,7 +48,9 @@ func (g *gate) shut() (open func()) {
 	g.mu.Lock()
 	g.open = c
 	g.mu.Unlock()
-	return sync.OnceFunc(func() { close(c) })
+	open = sync.OnceFunc(func() { close(c) })
+	g.t.Cleanup(open) // a test that failed ends too
+	return open
 }
 
 // fill takes every lane with a question that the server holds.
@@ -56,8 +59,9 @@ func (g *gate) fill(t *testing.T, store *Store, all *sync.WaitGroup) {
 	before := len(g.seen())
 	for i := range lanes {
 		all.Go(func() { take(t, store, "lane"+strconv.Itoa(i), algorithms.FixedWindow{Limit: 5, Window: time.Hour}, 1) })
+		// One after the other, or they could travel together.
+		eventually(t, "the lane is taken", func() bool { return len(g.seen()) == before+i+1 })
 	}
-	eventually(t, "the lanes are taken", func() bool { return len(g.seen()) == before+lanes })
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {
