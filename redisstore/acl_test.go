@@ -20,22 +20,30 @@ var rights = []string{
 	"+zadd", "+zcard", "+zcount", "+zrange", "+zremrangebyrank", "+zremrangebyscore",
 }
 
+// clusterRights are what a cluster client asks besides.
+var clusterRights = []string{"+cluster|slots", "+command"}
+
 // asUser makes a user with rights and returns a client of the admin and one of the user.
 func asUser(t *testing.T, server *redistest.Server, rights ...string) (admin, user *redis.Client) {
 	t.Helper()
-	ctx := context.Background()
 	admin = redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = admin.Close() })
-	must(t, admin.FlushAll(ctx).Err())
+	must(t, admin.FlushAll(context.Background()).Err())
+	setUser(t, admin, rights...)
+	user = redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limiter", Password: "secret", DisableIdentity: true})
+	t.Cleanup(func() { _ = user.Close() })
+	return admin, user
+}
+
+func setUser(t *testing.T, admin *redis.Client, rights ...string) {
+	t.Helper()
+	ctx := context.Background()
 	args := []any{"acl", "setuser", "limiter", "reset", "on", ">secret", "~" + DefaultPrefix + "*"}
 	for _, right := range rights {
 		args = append(args, right)
 	}
 	must(t, admin.Do(ctx, args...).Err())
 	must(t, admin.Do(ctx, "acl", "log", "reset").Err())
-	user = redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limiter", Password: "secret", DisableIdentity: true})
-	t.Cleanup(func() { _ = user.Close() })
-	return admin, user
 }
 
 func TestStoreAsUserOfFewRights(t *testing.T) {
@@ -98,6 +106,23 @@ func TestForeignPrefixIsAnError(t *testing.T) {
 		err := New(user, Options{Prefix: "other:"}).Take(context.Background(), charge("k", rule.Example, 1), make([]algorithms.Decision, 1))
 		if err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("%s: error %v, want NOPERM", rule.Name, err)
+		}
+	}
+}
+
+func TestClusterAsUserOfFewRights(t *testing.T) {
+	cluster := redistest.RunCluster(t, 3)
+	for _, node := range cluster.Nodes {
+		setUser(t, node, append(rights, clusterRights...)...)
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs, Username: "limiter", Password: "secret", DisableIdentity: true})
+	defer func() { _ = client.Close() }()
+	must(t, exercise(New(client)))
+	for _, node := range cluster.Nodes {
+		denied, err := node.Do(context.Background(), "acl", "log").Slice()
+		must(t, err)
+		if len(denied) > 0 {
+			t.Errorf("denied %v", denied)
 		}
 	}
 }
