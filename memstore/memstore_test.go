@@ -58,6 +58,7 @@ func all(limit int64, window time.Duration) []algorithms.Algorithm {
 		algorithms.TokenBucket{Capacity: limit, Refill: limit, Per: window},
 		algorithms.FixedWindow{Limit: limit, Window: window},
 		algorithms.SlidingWindowLog{Limit: limit, Window: window},
+		algorithms.Concurrency{Limit: limit, Lease: window},
 		algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: window},
 	}
 }

@@ -42,6 +42,8 @@ func rulesOf(t testing.TB, limit int64, window time.Duration) []algorithms.Rule 
 			rules[i].Example = algorithms.SlidingWindowLog{Limit: limit, Window: window}
 		case algorithms.LeakyBucket:
 			rules[i].Example = algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: window}
+		case algorithms.Concurrency:
+			rules[i].Example = algorithms.Concurrency{Limit: limit, Lease: window}
 		default:
 			t.Fatalf("rulesOf does not know %s", rules[i].Name)
 		}
