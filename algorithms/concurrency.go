@@ -15,8 +15,9 @@ import (
 // Choose it beside a rate, where a client's slow requests fill the service however few
 // they are: uploads, exports, reports.
 //
-// Cost: an entry for each unit held (16 bytes in memory, about 90 in Redis); O(log n) time
-// and, to take n units, n entries. Refused requests leave no entry.
+// Cost: an entry for each unit held (in Redis 40 bytes, above 128 units 130; in memory 16
+// for those taken at once); O(log n) time and, to take n units in Redis, n entries.
+// Refused requests leave no entry.
 //
 // What it gets wrong: nothing while holders renew in time. A holder that doesn't, because
 // it stood still or couldn't reach the store for Lease, is no longer counted until it

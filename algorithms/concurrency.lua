@@ -6,6 +6,7 @@
 -- one for each unit, giving back one for all of them.
 
 local limit, lease = p1, p2
+local MAX_HELD = 100000
 
 -- read returns when the newest unit was taken (0: none is held) and the units: how many
 -- stand there, how many of them were taken at a time or before, and when that of a rank

@@ -311,7 +311,8 @@ func TestKnownKeysAllocateNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, rule := range all(100, time.Minute) {
 		most := 0.001 // strays of the test itself
-		if _, ok := rule.(algorithms.SlidingWindowLog); ok {
+		switch rule.(type) {
+		case algorithms.SlidingWindowLog, algorithms.Concurrency:
 			most = 0.1
 		}
 		three := []algorithms.Charge{charge("k", rule, 1), charge("l", rule, 1), charge("m", rule, 1)}

@@ -637,7 +637,8 @@ func TestNoTimeIsSent(t *testing.T) {
 	}
 	server := fakeRedis(t, func(args []string) string {
 		if args[0] == "evalsha" && slices.Contains(args, "take") {
-			return "*16\r\n:" + strconv.Itoa(goodTime) + "\r\n" + strings.Repeat(":0\r\n:0\r\n:0\r\n", 5)
+			numbers := 1 + 3*len(charges)
+			return "*" + strconv.Itoa(numbers) + "\r\n:" + strconv.Itoa(goodTime) + "\r\n" + strings.Repeat(":0\r\n", numbers-1)
 		}
 		return goodReply
 	})

@@ -295,7 +295,7 @@ func testLeases(t *testing.T, open Open) {
 		cost, remaining int64
 	}{
 		{"the second", second.At, 2, 2}, {"the third", third.At, 1, 3}, {"the third again", third.At, 1, 3},
-		{"one that never was", first.At.Add(1), 1, 3}, {"the fourth", fourth.At, 1, 4},
+		{"one that never was", first.At.Add(time.Microsecond), 1, 3}, {"the fourth", fourth.At, 1, 4},
 	} {
 		ok(t, s.Settle(ctx, []algorithms.Charge{{Key: "k", Algorithm: rule, Cost: -end.cost, At: end.taken}}))
 		if d := s.take(t, "k", rule, 0); d.Remaining != end.remaining {
