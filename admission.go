@@ -87,6 +87,8 @@ type passed struct {
 	texts     strings.Builder // holds the identity, the keys and what is announced
 	values    [3]string       // of the headers
 	bound     http.Request    // the request with this context
+	lease     *Lease          // what is held until the request is over, nil if nothing is
+	trial     *Lease          // what shadows hold
 
 	mu    sync.Mutex
 	batch *batch // nil when the request is over
@@ -128,8 +130,10 @@ func (l *Limiter) pass(ctx context.Context, c *class) *passed {
 	return &passed{Context: ctx, limiter: l, class: c, outer: outer}
 }
 
-// done takes the batch back when the request is over.
+// done takes back, when the request is over, what it holds and the batch.
 func (p *passed) done() {
+	p.lease.Release()
+	p.trial.Release()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.batch.free()

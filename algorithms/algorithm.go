@@ -109,7 +109,8 @@ type Decision struct {
 type Shape struct {
 	// Format names the rule and the version of its stored state, such as "sw1".
 	Format string
-	// Window is the Window of a window rule, the Per of a bucket.
+	// Window is the Window of a window rule, the Per of a bucket, the Lease of units in
+	// flight.
 	Window time.Duration
 }
 
