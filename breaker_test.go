@@ -203,3 +203,32 @@ func TestInstancesShareTheLimitWhileTheStoreIsAway(t *testing.T) {
 		}
 	}
 }
+
+// The question that found the store up again was asked for nobody: what it took under a
+// lease is given back.
+func TestAProbeHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, s, _, _ := outageLimiter(t, FailLocal)
+		c := &compiled{Config: Config{Store: s, Timeout: time.Minute}}
+		g := newGuard(c, func(context.Context, error, bool) {}, func(error, time.Duration) {})
+		charges := []algorithms.Charge{{Key: "k", Algorithm: algorithms.Concurrency{Limit: 9, Lease: time.Hour}, Cost: 1}}
+		var d [1]Decision
+		s.state.Store(refusing)
+		for range failuresToOpen {
+			if err := g.Take(t.Context(), charges, d[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.state.Store(up)
+		for asked := s.asked.Load(); s.asked.Load() == asked; {
+			time.Sleep(probeEvery)
+			if err := g.Take(t.Context(), charges, d[:]); err != nil || d[0].Remaining == 8 {
+				t.Fatal(d, err, "not decided by the local store")
+			}
+			synctest.Wait()
+		}
+		if err := s.Store.Peek(t.Context(), charges, d[:]); err != nil || d[0].Remaining != 8 {
+			t.Errorf("the probe holds what nobody uses: %+v, %v", d, err)
+		}
+	})
+}

@@ -411,3 +411,26 @@ func TestPairsInBothOrdersNeverDeadlock(t *testing.T) {
 		}
 	}
 }
+
+// What was held and given back leaves nothing behind, in whatever order.
+func TestLeasesGivenBackFreeTheirMemory(t *testing.T) {
+	s, ctx := open(0), context.Background()
+	rule := algorithms.Concurrency{Limit: 50, Lease: time.Minute}
+	for key := range 100 {
+		var taken []time.Time
+		for range 50 {
+			taken = append(taken, s.take(t, strconv.Itoa(key), rule, 1).At)
+			s.now = s.now.Add(time.Microsecond)
+		}
+		for i := range taken {
+			c := charge(strconv.Itoa(key), rule, -1)
+			c.At = taken[(i*7)%len(taken)]
+			if err := s.Settle(ctx, []algorithms.Charge{c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := s.Len(); n != 0 {
+		t.Errorf("%d counters held, want none", n)
+	}
+}
