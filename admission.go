@@ -43,7 +43,8 @@ func FromContext(ctx context.Context) (Admission, bool) {
 
 // Charge charges the request n units more, once its handler knows what it really costs,
 // under the named policies or, if none is named, under all that it was charged for. It
-// never refuses; the next request finds less. n must be at least 0.
+// never refuses; the next request finds less. n must be at least 0. What the request holds
+// while it is in flight ([algorithms.Concurrency]) stays as it is.
 //
 // It works until the handler returns, on the context of the request or one made from it.
 func Charge(ctx context.Context, n int64, policies ...string) error {

@@ -180,6 +180,7 @@ func TestInstancesShareTheLimitWhileTheStoreIsAway(t *testing.T) {
 		{algorithms.SlidingWindowLog{Limit: 10, Window: time.Hour}, 1, 5, 2},
 		{algorithms.TokenBucket{Capacity: 10, Refill: 1, Per: time.Hour}, 1, 3, 4},
 		{algorithms.LeakyBucket{Capacity: 10, Rate: 1, Per: time.Hour}, 1, 3, 4},
+		{algorithms.Concurrency{Limit: 10, Lease: time.Hour}, 1, 3, 4},
 	} {
 		l, err := New(Config{
 			Store: s, Key: ClientIP(), Instances: tc.instances, Logger: slog.New(slog.DiscardHandler),

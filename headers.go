@@ -21,6 +21,9 @@ type Headers struct {
 	// header out. They must be field names of HTTP, all different, and none that the
 	// middleware, the protocol or the answer itself needs. net/http writes them in its
 	// canonical form, X-Ratelimit-Limit, and in lower case on HTTP/2.
+	//
+	// A limit on concurrency has no reset, since nobody knows when requests end. While it
+	// admits, the headers speak of the rates beside it.
 	Limit, Remaining, Reset string
 	// ResetForm is what the Reset header counts: [ResetEpoch], the zero value, or
 	// [ResetDelta].

@@ -70,7 +70,7 @@ func (l *Limiter) Update(policies []Policy) error {
 
 // Take charges the key with one request under the policy. Of several limits the
 // decision is the tightest one's. A policy that is Disabled or on trial for the key
-// admits.
+// admits. What holds units while work goes on needs [Limiter.Acquire].
 func (l *Limiter) Take(ctx context.Context, key Key, policy string) (Decision, error) {
 	return l.take(ctx, key, policy, nil, Store.Take)
 }
