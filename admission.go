@@ -43,7 +43,8 @@ func FromContext(ctx context.Context) (Admission, bool) {
 
 // Charge charges the request n units more, once its handler knows what it really costs,
 // under the named policies or, if none is named, under all that it was charged for. It
-// never refuses; the next request finds less. n must be at least 0.
+// never refuses; the next request finds less. n must be at least 0. What the request holds
+// while it is in flight ([algorithms.Concurrency]) stays as it is.
 //
 // It works until the handler returns, on the context of the request or one made from it.
 func Charge(ctx context.Context, n int64, policies ...string) error {
@@ -87,6 +88,8 @@ type passed struct {
 	texts     strings.Builder // holds the identity, the keys and what is announced
 	values    [3]string       // of the headers
 	bound     http.Request    // the request with this context
+	lease     *Lease          // what is held until the request is over, nil if nothing is
+	trial     *Lease          // what shadows hold
 
 	mu    sync.Mutex
 	batch *batch // nil when the request is over
@@ -128,8 +131,10 @@ func (l *Limiter) pass(ctx context.Context, c *class) *passed {
 	return &passed{Context: ctx, limiter: l, class: c, outer: outer}
 }
 
-// done takes the batch back when the request is over.
+// done takes back, when the request is over, what it holds and the batch.
 func (p *passed) done() {
+	p.lease.Release()
+	p.trial.Release()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.batch.free()

@@ -187,15 +187,21 @@ func (b *batch) speakAsLimit(block int) {
 	}
 }
 
-// settle adds to the charges of a settlement those that change what the entry took by n
-// units. Where entries share a counter, their changes add up to one charge.
+// settle adds to the charges of a settlement those that change what the entry used up by n
+// units. Where entries share a counter, their changes add up to one charge. What is held
+// under a lease comes back with it.
 func (b *batch) settle(charges []algorithms.Charge, e entry, n int64) []algorithms.Charge {
-	for _, charge := range b.countersOf(e) {
+	from, to := b.countersOf(e)
+	for j := from; j < to; j++ {
+		if b.decisions[j].Lease > 0 {
+			continue
+		}
+		charge := b.charges[j]
 		i := slices.IndexFunc(charges, func(c algorithms.Charge) bool {
 			return c.Key == charge.Key && c.Algorithm.Shape() == charge.Algorithm.Shape()
 		})
 		if i < 0 {
-			charge.Cost, charge.At = 0, b.decidedAt(charge.Key)
+			charge.Cost, charge.At = 0, b.decisions[j].At
 			i = len(charges)
 			charges = append(charges, charge)
 		}
@@ -204,22 +210,14 @@ func (b *batch) settle(charges []algorithms.Charge, e entry, n int64) []algorith
 	return charges
 }
 
-// decidedAt is when the charge of a key was decided, which is the same for its whole unit.
-func (b *batch) decidedAt(key string) time.Time {
-	return b.decisions[b.find(key, 0)].At
-}
-
 // countersOf is the run of charges, one for each limit, that the entry draws on.
-func (b *batch) countersOf(e entry) []algorithms.Charge {
-	from := b.find(e.key, 0)
-	if from < 0 {
-		return nil
-	}
-	to := from
+func (b *batch) countersOf(e entry) (from, to int) {
+	from = max(0, b.find(e.key, 0))
+	to = from
 	for to < len(b.charges) && b.charges[to].Key == e.key {
 		to++
 	}
-	return b.charges[from:to]
+	return from, to
 }
 
 // The keys of one identity share a hash tag, and with it a slot of a cluster.

@@ -180,6 +180,7 @@ func TestInstancesShareTheLimitWhileTheStoreIsAway(t *testing.T) {
 		{algorithms.SlidingWindowLog{Limit: 10, Window: time.Hour}, 1, 5, 2},
 		{algorithms.TokenBucket{Capacity: 10, Refill: 1, Per: time.Hour}, 1, 3, 4},
 		{algorithms.LeakyBucket{Capacity: 10, Rate: 1, Per: time.Hour}, 1, 3, 4},
+		{algorithms.Concurrency{Limit: 10, Lease: time.Hour}, 1, 3, 4},
 	} {
 		l, err := New(Config{
 			Store: s, Key: ClientIP(), Instances: tc.instances, Logger: slog.New(slog.DiscardHandler),
@@ -202,4 +203,33 @@ func TestInstancesShareTheLimitWhileTheStoreIsAway(t *testing.T) {
 			t.Errorf("%v, cost %d, %d instances: %d admitted, want %d", tc.rule, tc.cost, tc.instances, admitted, tc.want)
 		}
 	}
+}
+
+// The question that found the store up again was asked for nobody: what it took under a
+// lease is given back.
+func TestAProbeHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, s, _, _ := outageLimiter(t, FailLocal)
+		c := &compiled{Config: Config{Store: s, Timeout: time.Minute}}
+		g := newGuard(c, func(context.Context, error, bool) {}, func(error, time.Duration) {})
+		charges := []algorithms.Charge{{Key: "k", Algorithm: algorithms.Concurrency{Limit: 9, Lease: time.Hour}, Cost: 1}}
+		var d [1]Decision
+		s.state.Store(refusing)
+		for range failuresToOpen {
+			if err := g.Take(t.Context(), charges, d[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.state.Store(up)
+		for asked := s.asked.Load(); s.asked.Load() == asked; {
+			time.Sleep(probeEvery)
+			if err := g.Take(t.Context(), charges, d[:]); err != nil || d[0].Remaining == 8 {
+				t.Fatal(d, err, "not decided by the local store")
+			}
+			synctest.Wait()
+		}
+		if err := s.Store.Peek(t.Context(), charges, d[:]); err != nil || d[0].Remaining != 8 {
+			t.Errorf("the probe holds what nobody uses: %+v, %v", d, err)
+		}
+	})
 }

@@ -24,6 +24,9 @@ import (
 //   - token and leaky bucket: used falls by the same rate, but not below 0;
 //   - log: entries leave one window after they came, and an entry more leaves later.
 //
+// What is held under a lease comes back at any moment, in any process. So a refusal of a
+// limit on concurrency is never repeated from memory; another limit's is, beside one.
+//
 // The answer is that of the step, with Remaining, ResetAfter and RetryAfter as of now; of
 // a log, whose whole state is too much to tell, only for the cost that was refused, and
 // with more than one unit its Remaining can lag. How far now is on the store's clock is known to
@@ -99,7 +102,7 @@ func (d *denied) Take(ctx context.Context, charges []algorithms.Charge, decision
 	if err != nil || !told {
 		return err
 	}
-	if slices.ContainsFunc(decisions[:n], func(d Decision) bool { return !d.Allowed }) {
+	if slices.ContainsFunc(decisions[:n], func(d Decision) bool { return !d.Allowed && d.Lease == 0 }) {
 		d.remember(charges, decisions, &states, &hashes, &changes, sent)
 	} else if remembered {
 		d.drop(hashes[:n]) // these units were not used when it refused
@@ -165,7 +168,7 @@ func (d *denied) step(charge *algorithms.Charge, decision *Decision, hash [2]uin
 	set.mu.Unlock()
 
 	if _, *decision = charge.Algorithm.Step(state, at, charge.Cost); !decision.Allowed {
-		return current, decision.RetryAfter > algorithms.Microseconds(uncertain)
+		return current, decision.Lease == 0 && decision.RetryAfter > algorithms.Microseconds(uncertain)
 	}
 	// Should another charge refuse, this one stands as it stood.
 	_, *decision = charge.Algorithm.Step(state, at, 0)

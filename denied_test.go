@@ -379,3 +379,55 @@ func TestOneRequestRechecks(t *testing.T) {
 		}
 	}
 }
+
+// What is held under a lease comes back at any moment, in other processes too: its
+// refusals always come from the store. Beside one, those of a rate are remembered.
+func TestRefusalsOfALimitOnConcurrencyAreNotRemembered(t *testing.T) {
+	store := newAsked(t, time.UnixMicro(1_764_584_700_000_000))
+	d, elapsed := remembering(store)
+	inFlight := []algorithms.Charge{{Key: "{k}", Algorithm: algorithms.Concurrency{Limit: 1, Lease: time.Hour}, Cost: 1}}
+	held := one(t, d, inFlight)
+	for range 3 {
+		before := store.takes.Load()
+		if one(t, d, inFlight).Allowed || store.takes.Load() != before+1 {
+			t.Fatal("admitted, or answered from memory")
+		}
+	}
+	back := slices.Clone(inFlight)
+	back[0].Cost, back[0].At = -1, held.At
+	if err := store.Settle(context.Background(), back); err != nil { // as another process does
+		t.Fatal(err)
+	}
+
+	both := append(slices.Clone(inFlight), algorithms.Charge{Key: "{k}", Algorithm: algorithms.FixedWindow{Limit: 1, Window: time.Hour}, Cost: 1})
+	decisions := make([]Decision, 2)
+	for i, want := range []struct {
+		admits [2]bool
+		asks   int64
+	}{{[2]bool{true, true}, 1}, {[2]bool{false, false}, 1}, {[2]bool{false, false}, 0}} {
+		before := store.takes.Load()
+		if err := d.Take(context.Background(), both, decisions); err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]bool{decisions[0].Allowed, decisions[1].Allowed}; got != want.admits || store.takes.Load() != before+want.asks {
+			t.Errorf("request %d: admitted %v with %d questions, want %+v", i, got, store.takes.Load()-before, want)
+		}
+	}
+
+	// Both refuse, and soon the rate no longer does.
+	both[0].Key, both[1].Key = "{l}", "{l}"
+	both[1].Algorithm = algorithms.FixedWindow{Limit: 1, Window: 100 * time.Millisecond}
+	for range 2 {
+		if err := d.Take(context.Background(), both, decisions); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Reset(context.Background(), both[:1]); err != nil {
+		t.Fatal(err)
+	}
+	store.advance(100 * time.Millisecond)
+	elapsed.Add(100_000)
+	if err := d.Take(context.Background(), both, decisions); err != nil || !decisions[0].Allowed || !decisions[1].Allowed {
+		t.Errorf("the rate passes again: %+v, %v", decisions, err)
+	}
+}

@@ -237,3 +237,98 @@ func ExampleUserID_mountedOutsideAuthentication() {
 	// GET /: 200, 0 of 2 left
 	// GET /: 429, 0 of 2 left, retry after 60 s
 }
+
+// Requests in flight beside a rate: one export of a client at a time, and so many an hour.
+// A handler keeps its unit while it runs, and gives it back when it returns.
+func Example_concurrency() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(),
+		Policies: []ratelimit.Policy{{Name: "export", Limits: ratelimit.Limits{
+			algorithms.FixedWindow{Limit: 100, Window: time.Hour},
+			algorithms.Concurrency{Limit: 1, Lease: time.Minute}, // of an instance that crashes a minute
+		}}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var h http.Handler
+	h = limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			show(h, "GET", "/meanwhile")
+		}
+	}))
+
+	show(h, "GET", "/slow")
+	show(h, "GET", "/afterwards")
+	// Output:
+	// GET /meanwhile: 429, 0 of 1 left, retry after 1 s
+	// GET /slow: 200, 99 of 100 left
+	// GET /afterwards: 200, 98 of 100 left
+}
+
+// To protect the instance itself, whoever asks, a limiter of its own counts in this
+// process alone: no other instance matters, and no Redis is asked.
+func Example_concurrencyOfThisInstance() {
+	instance, err := ratelimit.New(ratelimit.Config{
+		Store: memstore.New(memstore.Config{}),
+		Key: func(*http.Request) (ratelimit.Key, error) {
+			return ratelimit.Key{Kind: "instance", ID: "this"}, nil
+		},
+		Policies: []ratelimit.Policy{
+			{Name: "instance", Limits: ratelimit.Limits{algorithms.Concurrency{Limit: 500, Lease: time.Minute}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(), // redisstore.New(rdb)
+		Key:   ratelimit.ClientIP(),
+		Policies: []ratelimit.Policy{
+			{Name: "api", Limits: ratelimit.Limits{algorithms.FixedWindow{Limit: 1000, Window: time.Hour}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := instance.Handler(limiter.Handler(ok)) // a full instance doesn't count its refusals against the client
+
+	show(h, "GET", "/")
+	show(h, "GET", "/")
+	// Output:
+	// GET /: 200, 999 of 1000 left
+	// GET /: 200, 998 of 1000 left
+}
+
+// Work with a beginning and an end, outside HTTP.
+func ExampleLimiter_Acquire() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(),
+		Policies: []ratelimit.Policy{
+			{Name: "report", Limits: ratelimit.Limits{algorithms.Concurrency{Limit: 1, Lease: 30 * time.Second}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	acme := ratelimit.Key{Kind: "tenant", ID: "acme"}
+	acquire := func() *ratelimit.Lease {
+		lease, err := limiter.Acquire(context.Background(), acme, "report")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(lease.Allowed, lease.RetryAfter)
+		return lease
+	}
+
+	first := acquire()
+	acquire().Release() // one report at a time
+	first.Release()
+	acquire().Release()
+	// Output:
+	// true 0s
+	// false 1s
+	// true 0s
+}

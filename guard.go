@@ -187,9 +187,13 @@ func (g *guard) probe(ask question, charges []algorithms.Charge) {
 		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 		defer cancel()
 		n := len(charges)
-		err := g.askStore(ctx, ask, charges, make([]Decision, n), make([]algorithms.State, n))
+		decisions := make([]Decision, n)
+		err := g.askStore(ctx, ask, charges, decisions, make([]algorithms.State, n))
 		if err == nil {
 			g.breaker.succeeded()
+			if held := leased(charges, decisions); held != nil {
+				_ = g.askStore(ctx, settle, held, nil, nil) // nobody else would give it back
+			}
 		}
 	}()
 }

@@ -21,6 +21,9 @@ type Headers struct {
 	// header out. They must be field names of HTTP, all different, and none that the
 	// middleware, the protocol or the answer itself needs. net/http writes them in its
 	// canonical form, X-Ratelimit-Limit, and in lower case on HTTP/2.
+	//
+	// A limit on concurrency has no reset, since nobody knows when requests end. While it
+	// admits, the headers speak of the rates beside it.
 	Limit, Remaining, Reset string
 	// ResetForm is what the Reset header counts: [ResetEpoch], the zero value, or
 	// [ResetDelta].
@@ -66,7 +69,8 @@ type Draft int
 // time in which the whole bucket comes back; r is what is left, and t the time to spread
 // it over: for a limit that refused its own wait, otherwise what is left of the window,
 // or the time in which that much of the bucket comes back. Both are in seconds, rounded
-// up. There is no partition key (pk).
+// up. There is no partition key (pk). A limit on concurrency has neither w nor t, but the
+// quota unit qu="concurrent-requests".
 //
 // Limiters one inside another add to the list; where two items would have one name, the
 // inner limiter's list stands alone.
@@ -222,11 +226,14 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 
 // announce sets the headers of the tightest limit: the limit, what is left of it, and
 // when the key is as good as new. If a limiter further out has announced something
-// tighter on a request that passes, that stays.
+// tighter on a request that passes, that stays. A limit on concurrency has no reset, and
+// gives way as in tightest.
 func (w *wire) announce(p *passed, d Decision) {
 	h, remaining := p.header, max(0, min(d.Remaining, d.Limit, maxHeaderInteger))
 	if outer := h[w.Remaining]; len(outer) > 0 && d.Allowed {
-		if n, err := strconv.ParseInt(outer[0], 10, 64); err == nil && n < remaining {
+		ofRate := w.Reset == "" || len(h[w.Reset]) > 0
+		n, err := strconv.ParseInt(outer[0], 10, 64)
+		if ofRate && d.Lease > 0 || ofRate == (d.Lease == 0) && err == nil && n < remaining {
 			return
 		}
 	}
@@ -248,6 +255,8 @@ func (w *wire) announce(p *passed, d Decision) {
 	}
 	switch {
 	case w.Reset == "":
+	case d.Lease > 0: // when requests end nobody knows
+		h.Del(w.Reset)
 	case d.At.IsZero() && w.ResetForm == ResetEpoch: // limits that can't be, decided by nobody
 		h.Del(w.Reset)
 	default:
@@ -278,7 +287,10 @@ func (w *wire) announceItems(h http.Header, b *batch) {
 		d := b.answer(i)
 		window, effective := b.charges[i].Algorithm.Pace(d)
 		seconds := min(ceilSeconds(effective), maxHeaderSeconds)
-		if !d.Allowed && d.RetryAfter != Never {
+		switch {
+		case d.Lease > 0:
+			seconds = -1
+		case !d.Allowed && d.RetryAfter != Never:
 			seconds = waitSeconds(d.RetryAfter)
 		}
 		items.add(b.item(i), d, ceilSeconds(window), seconds)
@@ -341,6 +353,9 @@ func (l *fieldList) add(name string, d Decision, window, effective int64) {
 	l.quotas = appendItem(l.quotas, name, 'q', limit)
 	if window > 0 {
 		l.quotas = appendParameter(l.quotas, 'w', window)
+	}
+	if d.Lease > 0 {
+		l.quotas = append(l.quotas, `;qu="concurrent-requests"`...)
 	}
 }
 
@@ -412,7 +427,9 @@ func ceilUnix(t time.Time) int64 {
 }
 
 // tightest is the index of the decision to announce: of those that refuse the one with
-// the longest wait, else the one with the least left.
+// the longest wait, else the one with the least left. What is left of a limit on
+// concurrency says nothing of how many requests may follow, so while it admits any rate
+// is tighter.
 func tightest(decisions []Decision) int {
 	best := 0
 	for i := 1; i < len(decisions); i++ {
@@ -420,6 +437,10 @@ func tightest(decisions []Decision) int {
 		switch {
 		case a.Allowed != b.Allowed:
 			if !a.Allowed {
+				best = i
+			}
+		case a.Allowed && (a.Lease > 0) != (b.Lease > 0):
+			if a.Lease == 0 {
 				best = i
 			}
 		case !a.Allowed && a.RetryAfter > b.RetryAfter, a.Allowed && a.Remaining < b.Remaining:

@@ -70,22 +70,23 @@ func (l *Limiter) Update(policies []Policy) error {
 
 // Take charges the key with one request under the policy. Of several limits the
 // decision is the tightest one's. A policy that is Disabled or on trial for the key
-// admits.
+// admits. What holds units while work goes on needs [Limiter.Acquire].
 func (l *Limiter) Take(ctx context.Context, key Key, policy string) (Decision, error) {
-	return l.take(ctx, key, policy, nil)
+	return l.take(ctx, key, policy, nil, Store.Take)
 }
 
 // TakeN charges the key with n units, at least 0, under the policy, whatever its Cost.
 func (l *Limiter) TakeN(ctx context.Context, key Key, policy string, n int64) (Decision, error) {
-	return l.take(ctx, key, policy, &n)
+	return l.take(ctx, key, policy, &n, Store.Take)
 }
 
-func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Decision, error) {
+func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64,
+	take func(Store, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
 	config := l.config.Load()
 	if p := config.policies[name]; p != nil && p.Disabled {
 		return Decision{At: time.Now(), Allowed: true}, nil
 	}
-	d, err := l.one(ctx, config, key, name, n, Store.Take)
+	d, err := l.one(ctx, config, key, name, n, take)
 	if err != nil {
 		return Decision{}, err
 	}

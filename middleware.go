@@ -102,6 +102,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 		l.serveUndecided(w, p.bind(r), config, next)
 		return
 	}
+	p.lease = hold(p, l.store, b.toTake(), b.decisions)
 
 	// Announce, then answer.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
@@ -158,6 +159,7 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 	if err := l.store.Take(p, b.charges[b.enforced:], b.decisions[b.enforced:]); err != nil {
 		return // the guard has reported it
 	}
+	p.trial = hold(p, l.store, b.charges[b.enforced:], b.decisions[b.enforced:])
 	policy, decision := b.tightest(b.enforced, len(b.charges))
 	config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision, Shadow: true})
 }

@@ -66,6 +66,8 @@ type Algorithm interface {
 	// within window no more than the whole limit. Both are rounded up; window is
 	// at least a microsecond, effective between 0 and window.
 	//
+	// Both are 0 for a rule that no time stands for.
+	//
 	// For a window rule they are its Window and what of it is ahead until nothing
 	// counts any more; for a bucket the times in which all of it and in which
 	// d.Remaining come back. They say nothing of when a refused request passes.
@@ -95,6 +97,9 @@ type Decision struct {
 	// Delay is how long a leaky bucket holds the request before its turn; 0 for
 	// every other rule.
 	Delay time.Duration
+	// Lease is how long units of a [Concurrency] are held unless they are given back; 0
+	// for every other rule. With it ResetAfter is the latest, and RetryAfter a guess.
+	Lease time.Duration
 }
 
 // Shape is what a counter depends on besides its key. A rule goes on counting where
@@ -104,7 +109,8 @@ type Decision struct {
 type Shape struct {
 	// Format names the rule and the version of its stored state, such as "sw1".
 	Format string
-	// Window is the Window of a window rule, the Per of a bucket.
+	// Window is the Window of a window rule, the Per of a bucket, the Lease of units in
+	// flight.
 	Window time.Duration
 }
 

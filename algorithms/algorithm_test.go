@@ -163,6 +163,7 @@ func all(limit int64, window time.Duration) []Algorithm {
 		FixedWindow{Limit: limit, Window: window},
 		SlidingWindowLog{Limit: limit, Window: window},
 		LeakyBucket{Capacity: limit, Rate: limit, Per: window},
+		Concurrency{Limit: limit, Lease: window},
 	}
 }
 
@@ -263,6 +264,13 @@ func TestValidateNamesEveryWrongField(t *testing.T) {
 		{LeakyBucket{1, maxExact + 1, sec}, "Rate"},
 		{LeakyBucket{maxExact/1_000_000 + 1, 1, sec}, "Capacity"},
 		{LeakyBucket{1, 1, split}, "Per"},
+		{Concurrency{100_000, maxWindow}, ""},
+		{Concurrency{100_001, minute}, "Limit"},
+		{Concurrency{}, "Limit Lease"},
+		{Concurrency{-1, -sec}, "Limit Lease"},
+		{Concurrency{10, tiny}, "Lease"},
+		{Concurrency{10, split}, "Lease"},
+		{Concurrency{10, huge}, "Lease"},
 	} {
 		var fields []string
 		for _, err := range unjoin(test.rule.Validate()) {
@@ -296,6 +304,8 @@ func TestValidateSaysWhatToWrite(t *testing.T) {
 			"TokenBucket: Refill must be between 1 and 2^53, got 0"},
 		{LeakyBucket{Capacity: 1e12, Rate: 7, Per: time.Hour}, int64(1e12),
 			"LeakyBucket: Capacity must be <= 2501999 so that 7 per 1h0m0s stays exact (within 2^53); take a Rate that shares a larger divisor with Per, got 1000000000000"},
+		{Concurrency{Limit: 200_000, Lease: sec}, int64(200_000),
+			"Concurrency: Limit must be <= 100000 because each unit in flight is remembered; let a unit stand for more, got 200000"},
 	} {
 		err := test.rule.Validate()
 		if err == nil || err.Error() != test.want {
@@ -348,6 +358,7 @@ func TestStringSaysTheRule(t *testing.T) {
 		"10 per 1m0s (fixed window)",
 		"10 in any 1m0s (sliding window log)",
 		"10 queued, draining 10 per 1m0s (leaky bucket)",
+		"10 in flight, leased for 1m0s (concurrency)",
 	}
 	for i, rule := range all(10, time.Minute) {
 		if got := rule.String(); got != want[i] {
@@ -383,7 +394,7 @@ func TestB55_RefusedCostIsNotTaken(t *testing.T) {
 	}
 }
 
-// The waits of the report for every rule: asked that long before a unit is free, the
+// The waits of the report for every rule that knows its wait: asked that long before a unit is free, the
 // answer is that long, and whoever waits it is admitted.
 func TestB57_RetryAfterIsTheWait(t *testing.T) {
 	const window = 10 * sec
@@ -395,8 +406,12 @@ func TestB57_RetryAfterIsTheWait(t *testing.T) {
 		for _, wait := range []time.Duration{200 * ms, sec, 1500 * ms} {
 			k := key{rule: rule}
 			k.take(dawn, 1)
-			if d := k.take(dawn+(free-wait).Microseconds(), 1); d.Allowed || d.RetryAfter != wait {
-				t.Errorf("%v: asked %v early: %+v, want RetryAfter %[2]v", rule, wait, d)
+			want := wait
+			if rule.Shape().Format == "cc1" {
+				want = min(wait, askAgain)
+			}
+			if d := k.take(dawn+(free-wait).Microseconds(), 1); d.Allowed || d.RetryAfter != want {
+				t.Errorf("%v: asked %v early: %+v, want RetryAfter %v", rule, wait, d, want)
 			}
 			if d := k.take(dawn+free.Microseconds(), 1); !d.Allowed {
 				t.Errorf("%v: after waiting %v: %+v, want it admitted", rule, wait, d)
@@ -408,6 +423,7 @@ func TestB57_RetryAfterIsTheWait(t *testing.T) {
 // TestDecisionsAreSound lives random lives, settlements of any size and a clock that
 // jumps among them: no answer is out of its range, a refusal holds at every moment
 // before RetryAfter and ends exactly then, and at ResetAfter the key is as good as new.
+// A limit on concurrency doesn't know when it ends, but says no wait above a second.
 func TestDecisionsAreSound(t *testing.T) {
 	for _, rule := range Rules() {
 		t.Run(rule.Name, rapid.MakeCheck(func(t *rapid.T) {
@@ -427,14 +443,17 @@ func TestDecisionsAreSound(t *testing.T) {
 				if d.Remaining < 0 || d.Remaining > limit || d.ResetAfter < 0 || d.Delay < 0 || d.RetryAfter < 0 || d.Allowed != (d.RetryAfter == 0) {
 					t.Fatalf("%v: cost %d: %+v", a, cost, d)
 				}
-				reset, retry := d.ResetAfter.Microseconds(), d.RetryAfter.Microseconds()
+				reset, retry, now := d.ResetAfter.Microseconds(), d.RetryAfter.Microseconds(), d.At.UnixMicro()
 				if reset >= maxExact || d.RetryAfter >= Microseconds(maxExact) {
 					continue // as long as can be said
 				}
 				if _, new := a.Step(k.state, now+reset, limit); !new.Allowed {
 					t.Fatalf("%v: %+v, yet after ResetAfter %+v", a, d, new)
 				}
-				if d.Allowed {
+				if d.Lease > 0 && d.RetryAfter > min(d.ResetAfter, askAgain) {
+					t.Fatalf("%v: cost %d: %+v", a, cost, d)
+				}
+				if d.Allowed || d.Lease > 0 {
 					continue
 				}
 				for _, early := range []int64{retry - 1, rapid.Int64Range(0, retry-1).Draw(t, "early")} {
@@ -492,6 +511,7 @@ func TestPaceIsTheSteadyRate(t *testing.T) {
 		{TokenBucket{Capacity: 1, Refill: 5_000_000, Per: sec}, 1, 0, us, us},
 		{TokenBucket{Capacity: maxExact, Refill: 1000, Per: ms}, maxExact, 0, maxExact * us, maxExact * us},
 		{LeakyBucket{Capacity: 20, Rate: 10, Per: sec}, 5, 1500 * ms, 2 * sec, 500 * ms},
+		{Concurrency{Limit: 20, Lease: time.Minute}, 5, 30 * sec, 0, 0},
 	} {
 		if err := tc.rule.Validate(); err != nil {
 			t.Fatal(err)
@@ -507,7 +527,8 @@ func TestStepAllocatesNothing(t *testing.T) {
 	for _, rule := range all(1000, sec) {
 		k, now := key{rule: rule}, dawn
 		most := 0.001 // strays of the test itself
-		if _, ok := rule.(SlidingWindowLog); ok {
+		switch rule.(type) {
+		case SlidingWindowLog, Concurrency:
 			most = 0.1
 			k.state, _ = rule.Step(k.state, now, 1)
 		}

@@ -13,13 +13,19 @@ import (
 //go:embed testdata/log.lua
 var testLogLua string
 
+//go:embed testdata/concurrency.lua
+var testConcurrencyLua string
+
+// sortedSets stand for those of Redis, of the rules that store one.
+var sortedSets = map[string]string{"sliding_window_log": testLogLua, "concurrency": testConcurrencyLua}
+
 // luaRule is a chunk loaded in process, with the state its last step returned.
 type luaRule struct {
 	vm              *lua.LState
 	rule            *lua.LFunction // makes step and settle for given parameters
 	at, used, extra lua.LValue
-	open            *lua.LFunction // log only: reads the stored log
-	change          *lua.LFunction // log only: applies a change to it
+	open            *lua.LFunction // of a sorted set: reads what is stored
+	change          *lua.LFunction // of a sorted set: applies a change to it
 }
 
 func loadLua(t testing.TB, rule Rule) *luaRule {
@@ -31,18 +37,20 @@ func loadLua(t testing.TB, rule Rule) *luaRule {
 	}
 	r.rule = vm.ToFunction(-1)
 	vm.Pop(1)
-	if err := vm.DoString(testLogLua); err != nil {
-		t.Fatal(err)
+	if set, ok := sortedSets[rule.Name]; ok {
+		if err := vm.DoString(set); err != nil {
+			t.Fatal(err)
+		}
+		r.change, r.open = vm.ToFunction(-1), vm.ToFunction(-2)
+		vm.Pop(2)
 	}
-	r.change, r.open = vm.ToFunction(-1), vm.ToFunction(-2)
-	vm.Pop(2)
 	r.reset(rule)
 	return r
 }
 
 func (r *luaRule) reset(rule Rule) {
 	r.at, r.used, r.extra = lua.LNumber(0), lua.LNumber(0), lua.LNumber(0)
-	if rule.Name == "sliding_window_log" {
+	if r.open != nil {
 		r.used = r.vm.NewTable()
 	}
 }
@@ -154,7 +162,7 @@ func TestGoStepEqualsLuaStep(t *testing.T) {
 				if want.Allowed && cost > 0 || next.At < state.At {
 					state = next
 				}
-				times = append(times, now)
+				times = append(times, want.At.UnixMicro())
 				if got := chunk.take(a, now, cost); got != want {
 					t.Fatalf("%v: cost %d at %d:\nGo  %+v\nLua %+v\nstate %+v", a, cost, now, want, got, state)
 				}
@@ -177,6 +185,8 @@ func drawRule(t *rapid.T, name string) Algorithm {
 		a = FixedWindow{Limit: limit, Window: window}
 	case "sliding_window_log":
 		a = SlidingWindowLog{Limit: min(limit, maxLog), Window: window}
+	case "concurrency":
+		a = Concurrency{Limit: min(limit, 300), Lease: window}
 	case "token_bucket", "leaky_bucket":
 		refill := rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 10_000), rapid.Int64Range(1, 1e9)).Draw(t, "refill")
 		_, unit := reduce(refill, window)
@@ -216,6 +226,8 @@ func drawRelimit(t *rapid.T, a Algorithm) Algorithm {
 		return FixedWindow{Limit: (a.Limit + factor - 1) / factor, Window: a.Window}
 	case SlidingWindowLog:
 		return SlidingWindowLog{Limit: (a.Limit + factor - 1) / factor, Window: a.Window}
+	case Concurrency:
+		return Concurrency{Limit: (a.Limit + factor - 1) / factor, Lease: a.Lease}
 	case TokenBucket:
 		return TokenBucket{Capacity: (a.Capacity + factor - 1) / factor, Refill: a.Refill * factor, Per: a.Per}
 	case LeakyBucket:

@@ -47,5 +47,6 @@ func Rules() []Rule {
 		{"fixed_window", FixedWindow{Limit: 100, Window: time.Minute}, windowLua + fixedWindowLua},
 		{"sliding_window_log", SlidingWindowLog{Limit: 100, Window: time.Minute}, slidingWindowLogLua},
 		{"leaky_bucket", LeakyBucket{Capacity: 20, Rate: 10, Per: time.Second}, bucketLua + tokenBucketLua},
+		{"concurrency", Concurrency{Limit: 20, Lease: time.Minute}, concurrencyLua},
 	}
 }

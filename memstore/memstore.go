@@ -2,8 +2,8 @@
 // instance, for tests, and as the fallback while a shared store is away.
 //
 // It is sharded, stores its counters in place without pointers, and allocates nothing
-// on Take but for a sliding window log's entries and when the table grows. It starts
-// no goroutine: what has fully recovered is reclaimed in passing, a shard at a time.
+// on Take but for the entries of a log or of requests in flight and when the table
+// grows. It starts no goroutine: what has fully recovered is reclaimed in passing, a shard at a time.
 package memstore
 
 import (
@@ -26,8 +26,8 @@ var ErrFull = errors.New("ratelimit: memstore: full of keys that are being limit
 // Config is the configuration of a [Store]. The zero Config is ready to use.
 type Config struct {
 	// MaxKeys is the most counters held, a counter being one key under one rule: about
-	// 60 bytes each, and for a sliding window log some 130 more and 16 an entry. 0
-	// means 1,000,000; negative means 1. At the cap a new counter
+	// 60 bytes each, and for a sliding window log or a limit on concurrency some 130 more
+	// and 16 an entry. 0 means 1,000,000; negative means 1. At the cap a new counter
 	// takes the place of the least used of a few others, see [ErrFull]. Counters
 	// spread over shards by hash, so the first may give way a little below the cap.
 	MaxKeys int

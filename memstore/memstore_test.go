@@ -58,6 +58,7 @@ func all(limit int64, window time.Duration) []algorithms.Algorithm {
 		algorithms.TokenBucket{Capacity: limit, Refill: limit, Per: window},
 		algorithms.FixedWindow{Limit: limit, Window: window},
 		algorithms.SlidingWindowLog{Limit: limit, Window: window},
+		algorithms.Concurrency{Limit: limit, Lease: window},
 		algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: window},
 	}
 }
@@ -310,7 +311,8 @@ func TestKnownKeysAllocateNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, rule := range all(100, time.Minute) {
 		most := 0.001 // strays of the test itself
-		if _, ok := rule.(algorithms.SlidingWindowLog); ok {
+		switch rule.(type) {
+		case algorithms.SlidingWindowLog, algorithms.Concurrency:
 			most = 0.1
 		}
 		three := []algorithms.Charge{charge("k", rule, 1), charge("l", rule, 1), charge("m", rule, 1)}
@@ -407,5 +409,28 @@ func TestPairsInBothOrdersNeverDeadlock(t *testing.T) {
 		if got := counted[i].Load(); got > limit || limit-d.Remaining != got {
 			t.Errorf("key %d: %d admitted under a limit of %d, Remaining %d", i, got, limit, d.Remaining)
 		}
+	}
+}
+
+// What was held and given back leaves nothing behind, in whatever order.
+func TestLeasesGivenBackFreeTheirMemory(t *testing.T) {
+	s, ctx := open(0), context.Background()
+	rule := algorithms.Concurrency{Limit: 50, Lease: time.Minute}
+	for key := range 100 {
+		var taken []time.Time
+		for range 50 {
+			taken = append(taken, s.take(t, strconv.Itoa(key), rule, 1).At)
+			s.now = s.now.Add(time.Microsecond)
+		}
+		for i := range taken {
+			c := charge(strconv.Itoa(key), rule, -1)
+			c.At = taken[(i*7)%len(taken)]
+			if err := s.Settle(ctx, []algorithms.Charge{c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := s.Len(); n != 0 {
+		t.Errorf("%d counters held, want none", n)
 	}
 }

@@ -165,6 +165,7 @@ func TestKeysOfDifferentShapesAreDifferentCounters(t *testing.T) {
 			algorithms.FixedWindow{Limit: 1, Window: window},
 			algorithms.SlidingWindowLog{Limit: 1, Window: window},
 			algorithms.LeakyBucket{Capacity: 1, Rate: 1, Per: window},
+			algorithms.Concurrency{Limit: 1, Lease: window},
 		} {
 			for _, key := range []string{"", "a", "b"} {
 				hash := s.hasher.Hash(&algorithms.Charge{Key: key, Algorithm: rule})

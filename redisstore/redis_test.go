@@ -42,6 +42,8 @@ func rulesOf(t testing.TB, limit int64, window time.Duration) []algorithms.Rule 
 			rules[i].Example = algorithms.SlidingWindowLog{Limit: limit, Window: window}
 		case algorithms.LeakyBucket:
 			rules[i].Example = algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: window}
+		case algorithms.Concurrency:
+			rules[i].Example = algorithms.Concurrency{Limit: limit, Lease: window}
 		default:
 			t.Fatalf("rulesOf does not know %s", rules[i].Name)
 		}
@@ -635,7 +637,8 @@ func TestNoTimeIsSent(t *testing.T) {
 	}
 	server := fakeRedis(t, func(args []string) string {
 		if args[0] == "evalsha" && slices.Contains(args, "take") {
-			return "*16\r\n:" + strconv.Itoa(goodTime) + "\r\n" + strings.Repeat(":0\r\n:0\r\n:0\r\n", 5)
+			numbers := 1 + 3*len(charges)
+			return "*" + strconv.Itoa(numbers) + "\r\n:" + strconv.Itoa(goodTime) + "\r\n" + strings.Repeat(":0\r\n", numbers-1)
 		}
 		return goodReply
 	})

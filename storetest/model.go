@@ -116,6 +116,7 @@ func (m *Model) counter(charge algorithms.Charge) *counter {
 func (m *Model) decide(charge algorithms.Charge, now int64) algorithms.Decision {
 	a, c := charge.Algorithm, m.counter(charge)
 	limit := limitOf(a)
+	concurrency, held := a.(algorithms.Concurrency)
 	fits := func(t int64) bool {
 		used := c.used(a, t)
 		return used.Add(used, whole(charge.Cost)).Cmp(whole(limit)) <= 0
@@ -140,6 +141,13 @@ func (m *Model) decide(charge algorithms.Charge, now int64) algorithms.Decision 
 		after.add(now, charge.Cost)
 	}
 	d.ResetAfter = algorithms.Microseconds(first(now, func(t int64) bool { return after.used(a, t).Sign() == 0 }) - now)
+	if held {
+		// When a request ends nobody knows: ask again in a second, or when all leases are over.
+		d.Lease = concurrency.Lease
+		if !d.Allowed && d.RetryAfter != algorithms.Never {
+			d.RetryAfter = min(d.ResetAfter, time.Second)
+		}
+	}
 	if left := new(big.Rat).Sub(whole(limit), used); left.Sign() > 0 {
 		d.Remaining = new(big.Int).Quo(left.Num(), left.Denom()).Int64()
 	}
@@ -159,11 +167,9 @@ func (c *counter) used(a algorithms.Algorithm, t int64) *big.Rat {
 			}
 		}
 	case algorithms.SlidingWindowLog:
-		for _, e := range c.admitted {
-			if t-e.at < a.Window.Microseconds() {
-				sum.Add(sum, whole(e.units))
-			}
-		}
+		sum.Set(c.since(t - a.Window.Microseconds()))
+	case algorithms.Concurrency:
+		sum.Set(c.since(t - a.Lease.Microseconds()))
 	case algorithms.SlidingWindowCounter:
 		window := a.Window.Microseconds()
 		overlap := big.NewRat(window-t%window, window)
@@ -179,6 +185,17 @@ func (c *counter) used(a algorithms.Algorithm, t int64) *big.Rat {
 		drained := new(big.Rat).Mul(c.rate, whole(t-c.at))
 		if sum.Sub(c.level, drained); sum.Sign() < 0 {
 			sum.SetInt64(0)
+		}
+	}
+	return sum
+}
+
+// since is what was admitted after time t.
+func (c *counter) since(t int64) *big.Rat {
+	sum := new(big.Rat)
+	for _, e := range c.admitted {
+		if e.at > t {
+			sum.Add(sum, whole(e.units))
 		}
 	}
 	return sum
@@ -223,7 +240,8 @@ func (c *counter) giveBack(a algorithms.Algorithm, now, units, taken int64) {
 
 // together says whether units of two moments are given back alike.
 func together(a algorithms.Algorithm, one, other int64) bool {
-	if _, ok := a.(algorithms.SlidingWindowLog); ok {
+	switch a.(type) {
+	case algorithms.SlidingWindowLog, algorithms.Concurrency:
 		return one == other
 	}
 	window := a.Shape().Window.Microseconds()
@@ -288,6 +306,8 @@ func limitOf(a algorithms.Algorithm) int64 {
 	case algorithms.FixedWindow:
 		return a.Limit
 	case algorithms.SlidingWindowLog:
+		return a.Limit
+	case algorithms.Concurrency:
 		return a.Limit
 	case algorithms.TokenBucket:
 		return a.Capacity

@@ -16,6 +16,7 @@ func TestModelAgreesWithTheSuite(t *testing.T) {
 	testAllOrNothing(t, open)
 	testChangedLimit(t, open)
 	testSettle(t, open)
+	testLeases(t, open)
 	testBadCharges(t, open)
 	testCancelled(t, open)
 }

@@ -43,6 +43,7 @@ func Run(t *testing.T, open Open) {
 	t.Run("a clock set back locks nobody out", func(t *testing.T) { testClockSetBack(t, open) })
 	t.Run("keys are any bytes and never meet", func(t *testing.T) { testKeys(t, open) })
 	t.Run("peek, settle and reset", func(t *testing.T) { testSettle(t, open) })
+	t.Run("leases end when given back, or by themselves", func(t *testing.T) { testLeases(t, open) })
 	t.Run("bad charges are errors and count nothing", func(t *testing.T) { testBadCharges(t, open) })
 	t.Run("a cancelled context counts nothing", func(t *testing.T) { testCancelled(t, open) })
 	t.Run("B34 concurrent requests never pass the limit", func(t *testing.T) { testConcurrent(t, open) })

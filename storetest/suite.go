@@ -75,6 +75,7 @@ func randomRule(random *rand.Rand) algorithms.Algorithm {
 		algorithms.FixedWindow{Limit: limit, Window: window},
 		algorithms.SlidingWindowLog{Limit: limit, Window: window},
 		algorithms.LeakyBucket{Capacity: limit, Rate: rate, Per: window},
+		algorithms.Concurrency{Limit: min(limit, 100), Lease: window},
 	}
 	return rules[random.IntN(len(rules))]
 }
@@ -102,7 +103,7 @@ func randomGap(random *rand.Rand, a algorithms.Algorithm) time.Duration {
 func testFirstAnswer(t *testing.T, open Open) {
 	s := newSubject(t, open)
 	const batch = 25
-	decisions := make([]algorithms.Decision, 5*batch)
+	decisions := make([]algorithms.Decision, 6*batch)
 	for from := int64(1); from <= 10_000; from += batch {
 		var charges []algorithms.Charge
 		for limit := from; limit < from+batch; limit++ {
@@ -112,6 +113,7 @@ func testFirstAnswer(t *testing.T, open Open) {
 				algorithms.FixedWindow{Limit: limit, Window: time.Minute},
 				algorithms.SlidingWindowLog{Limit: limit, Window: time.Minute},
 				algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: time.Minute},
+				algorithms.Concurrency{Limit: limit, Lease: time.Minute},
 			} {
 				cost := min(1+limit%3, limit)
 				charges = append(charges, algorithms.Charge{Key: "{first}:" + strconv.FormatInt(limit, 10), Algorithm: a, Cost: cost})
@@ -127,7 +129,8 @@ func testFirstAnswer(t *testing.T, open Open) {
 }
 
 // testRetryAfter is the strongest property of a refusal: one microsecond before
-// RetryAfter the same request is still refused, and then it is admitted.
+// RetryAfter the same request is still refused, and then it is admitted. Where it is a
+// guess, because requests end when they like, that holds for ResetAfter and the limit.
 func testRetryAfter(t *testing.T, open Open) {
 	for _, rule := range algorithms.Rules() {
 		s := newSubject(t, open)
@@ -140,6 +143,9 @@ func testRetryAfter(t *testing.T, open Open) {
 			d := s.take(t, "k", rule.Example, cost)
 			if d.Allowed {
 				continue
+			}
+			if d.Lease > 0 {
+				cost, d.RetryAfter = limit, d.ResetAfter
 			}
 			s.advance(d.RetryAfter - time.Microsecond)
 			if early := s.take(t, "k", rule.Example, cost); early.Allowed || early.RetryAfter != time.Microsecond {
@@ -184,6 +190,7 @@ func testChangedLimit(t *testing.T, open Open) {
 		{"sliding counter raised", algorithms.SlidingWindowCounter{Limit: 10, Window: time.Minute}, algorithms.SlidingWindowCounter{Limit: 20, Window: time.Minute}, 10, 1, 20, 9, false},
 		{"sliding counter lowered", algorithms.SlidingWindowCounter{Limit: 10, Window: time.Minute}, algorithms.SlidingWindowCounter{Limit: 5, Window: time.Minute}, 8, 1, 5, 0, true},
 		{"log lowered", algorithms.SlidingWindowLog{Limit: 10, Window: time.Minute}, algorithms.SlidingWindowLog{Limit: 9, Window: time.Minute}, 8, 1, 9, 0, false},
+		{"concurrency lowered", algorithms.Concurrency{Limit: 10, Lease: time.Minute}, algorithms.Concurrency{Limit: 9, Lease: time.Minute}, 8, 1, 9, 0, false},
 		{"bucket raised", algorithms.TokenBucket{Capacity: 10, Refill: 1, Per: time.Hour}, algorithms.TokenBucket{Capacity: 15, Refill: 1, Per: time.Hour}, 10, 1, 15, 4, false},
 		{"bucket refills faster", algorithms.TokenBucket{Capacity: 10, Refill: 1, Per: time.Hour}, algorithms.TokenBucket{Capacity: 10, Refill: 7, Per: time.Hour}, 8, 1, 10, 1, false},
 		{"another window starts anew", algorithms.FixedWindow{Limit: 10, Window: time.Minute}, algorithms.FixedWindow{Limit: 10, Window: time.Hour}, 10, 1, 10, 9, false},
@@ -266,6 +273,42 @@ func testSettle(t *testing.T, open Open) {
 		s.take(t, "k", rule.Example, limit)
 		ok(t, s.Reset(ctx, charge))
 		remaining(limit, "reset")
+	}
+}
+
+// testLeases holds units as requests do that end in another order than they came.
+func testLeases(t *testing.T, open Open) {
+	ctx := context.Background()
+	s := newSubject(t, open)
+	rule := algorithms.Concurrency{Limit: 5, Lease: time.Minute}
+	first := s.take(t, "k", rule, 1)
+	s.advance(10 * time.Second)
+	second, third := s.take(t, "k", rule, 2), s.take(t, "k", rule, 1) // at one moment
+	s.advance(10 * time.Second)
+	fourth := s.take(t, "k", rule, 1)
+	if d := s.take(t, "k", rule, 1); !fourth.Allowed || d.Allowed || d.RetryAfter != time.Second || d.Lease != rule.Lease {
+		t.Errorf("the sixth unit of five: %+v, want a refusal for a second", d)
+	}
+	for _, end := range []struct {
+		name            string
+		taken           time.Time
+		cost, remaining int64
+	}{
+		{"the second", second.At, 2, 2}, {"the third", third.At, 1, 3}, {"the third again", third.At, 1, 3},
+		{"one that never was", first.At.Add(time.Microsecond), 1, 3}, {"the fourth", fourth.At, 1, 4},
+	} {
+		ok(t, s.Settle(ctx, []algorithms.Charge{{Key: "k", Algorithm: rule, Cost: -end.cost, At: end.taken}}))
+		if d := s.take(t, "k", rule, 0); d.Remaining != end.remaining {
+			t.Errorf("%s ends: %+v, want Remaining %d", end.name, d, end.remaining)
+		}
+	}
+	s.advance(40*time.Second - time.Microsecond)
+	if d := s.take(t, "k", rule, 0); d.Remaining != 4 || d.ResetAfter != time.Microsecond {
+		t.Errorf("a microsecond before the lease of the first ends: %+v", d)
+	}
+	s.advance(time.Microsecond)
+	if d := s.take(t, "k", rule, 5); !d.Allowed {
+		t.Errorf("all leases are over: %+v, want it admitted", d)
 	}
 }
 

@@ -64,6 +64,7 @@ func rules() map[string][]algorithms.Algorithm {
 		"fixed window":           {algorithms.FixedWindow{Limit: limit, Window: window}, longer},
 		"sliding window log":     {algorithms.SlidingWindowLog{Limit: limit, Window: window}, longer},
 		"leaky bucket":           {algorithms.LeakyBucket{Capacity: limit, Rate: limit, Per: window}, longer},
+		"concurrency":            {algorithms.Concurrency{Limit: limit, Lease: window}, longer},
 	}
 }
 
