@@ -21,7 +21,11 @@ local function read(key)
   end
   function held.taken(rank)
     local unit = redis.pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
-    return unit[1] and tonumber(unit[2]) or 0
+    if not unit[1] then
+      raise(unit)
+      return 0
+    end
+    return tonumber(unit[2])
   end
   return held.taken(-1), held, nil
 end
