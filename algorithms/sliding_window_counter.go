@@ -65,13 +65,20 @@ func (a SlidingWindowCounter) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a SlidingWindowCounter) Apply(s *State, d *Decision, now, cost int64) {
 	limit, window := a.Limit, a.Window.Microseconds()
-	s, at := roll(s, now, window)
+	at := roll(s, now, window)
 	elapsed := at - s.At
 	overlap := s.Previous * (window - elapsed)
 	room := limit - s.Used
 
-	d := decision(now, limit)
+	d.begin(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never
@@ -96,7 +103,6 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	case s.Previous > 0:
 		d.ResetAfter = Microseconds(s.At + window - now)
 	}
-	return s, d
 }
 
 // Share implements [Algorithm].
@@ -114,7 +120,7 @@ func (a SlidingWindowCounter) Restore(at, used, extra, _ int64) State {
 // window first, then to the previous one.
 func (a SlidingWindowCounter) Settle(s State, now, units, taken int64) State {
 	window := a.Window.Microseconds()
-	s, _ = roll(s, now, window)
+	roll(&s, now, window)
 	if units > 0 {
 		s.Used = min(s.Used+min(units, maxExact), maxExact/window)
 		return s
@@ -141,7 +147,7 @@ func (SlidingWindowCounter) sealed() {}
 
 // roll moves the state to the window that holds now and returns the time to decide
 // at: now, or the start of the stored window when the clock is a little behind it.
-func roll(s State, now, window int64) (State, int64) {
+func roll(s *State, now, window int64) (at int64) {
 	start := now - now%window
 	switch {
 	case start == s.At:
@@ -156,5 +162,5 @@ func roll(s State, now, window int64) (State, int64) {
 	default:
 		now = s.At
 	}
-	return s, now
+	return now
 }
