@@ -91,7 +91,9 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64) (Dec
 	}
 	identity := key.orAnonymous().canonical(new(strings.Builder), config.HashKey)
 	shadow := !config.policies[name].enforced(identity)
-	config.Hooks.decided(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
+	if hook := config.Hooks.decided(&d); hook != nil {
+		hook(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
+	}
 	if shadow {
 		d.Allowed, d.RetryAfter = true, 0
 	}
@@ -140,8 +142,10 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 	if err := ask(l.store, ctx, b.charges, b.decisions); err != nil {
 		return Decision{}, err
 	}
-	_, d := b.tightest(0, b.enforced)
-	return d, nil
+	if _, d := b.tightest(0, b.enforced); d != nil {
+		return *d, nil
+	}
+	return Decision{}, nil
 }
 
 // charge adds what the policy takes to the batch.

@@ -105,14 +105,16 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 
 	// Announce, then answer.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
-		p.admission.Policy, p.admission.Decision = policy.Name, decision
-		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
+		p.admission.Policy, p.admission.Decision = policy.Name, *decision
+		if hook := config.Hooks.decided(decision); hook != nil {
+			hook(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: *decision})
+		}
 		config.wire.announce(p, decision)
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
 			l.watch.refused(p)
 			l.punish(p)
-			l.refuse(w, r, config, overLimit(policy.Name, decision, b.violated()))
+			l.refuse(w, r, config, overLimit(policy.Name, *decision, b.violated()))
 			return
 		}
 	}
@@ -159,13 +161,15 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 		return // the guard has reported it
 	}
 	policy, decision := b.tightest(b.enforced, len(b.charges))
-	config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision, Shadow: true})
+	if hook := config.Hooks.decided(decision); hook != nil {
+		hook(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: *decision, Shadow: true})
+	}
 }
 
 // keyFailed handles an error of Config.Key and says whether it answered the request.
 func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, p *passed, config *compiled, err error) (answered bool) {
 	if g := (*guessing)(nil); errors.As(err, &g) {
-		config.wire.announce(p, g.Decision)
+		config.wire.announce(p, &g.Decision)
 		config.wire.announceItem(w.Header(), g.Policy, g.Decision)
 		l.refuse(w, r, config, overLimit(g.Policy, g.Decision, []string{g.Policy}))
 		return true
