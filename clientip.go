@@ -244,10 +244,10 @@ func hostOf(s string) string {
 func parseAddr(s string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(s)
 	switch {
+	case err == nil && addr.Is4():
+		return addr, true
 	case err != nil || strings.ContainsAny(addr.Zone(), "[]"):
 		return netip.Addr{}, false
-	case addr.Is4():
-		return addr, true
 	}
 	return addr.Unmap().WithZone(""), true
 }

@@ -214,7 +214,7 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 		return announced
 	}
 	if cleared {
-		wire.announce(p, &p.admission.Decision)
+		wire.announce(p, new(strings.Builder), &p.admission.Decision)
 		wire.announceItems(p.header, p.batch)
 	}
 	return true
@@ -222,8 +222,8 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 
 // announce sets the headers of the tightest limit: the limit, what is left of it, and
 // when the key is as good as new. If a limiter further out has announced something
-// tighter on a request that passes, that stays.
-func (w *wire) announce(p *passed, d *Decision) {
+// tighter on a request that passes, that stays. The numbers are appended to texts.
+func (w *wire) announce(p *passed, texts *strings.Builder, d *Decision) {
 	h, remaining := p.header, max(0, min(d.Remaining, d.Limit, maxHeaderInteger))
 	if outer := h[w.Remaining]; len(outer) > 0 && d.Allowed {
 		if n, err := strconv.ParseInt(outer[0], 10, 64); err == nil && n < remaining {
@@ -237,11 +237,10 @@ func (w *wire) announce(p *passed, d *Decision) {
 	text := strconv.AppendInt(digits[:0], max(0, min(d.Limit, maxHeaderInteger)), 10)
 	limitEnd := len(text)
 	text = strconv.AppendInt(text, remaining, 10)
-	remainingEnd, begin := len(text), p.texts.Len()
-	p.texts.Write(strconv.AppendInt(text, w.reset(d), 10))
-	all := p.texts.String()[begin:]
-	values := &p.values
-	*values = [3]string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
+	remainingEnd, begin := len(text), texts.Len()
+	texts.Write(strconv.AppendInt(text, w.reset(d), 10))
+	all, values := texts.String()[begin:], &p.values
+	values[0], values[1], values[2] = all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]
 	if w.Limit != "" {
 		h[w.Limit] = values[0:1:1]
 	}
