@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 )
 
@@ -43,7 +44,7 @@ var slidingWindowCounterLua string
 // Validate implements [Algorithm].
 func (a SlidingWindowCounter) Validate() error {
 	errs := checkWindow("SlidingWindowCounter", a.Limit, a.Window)
-	if errs == nil && a.Limit > maxExact/a.Window.Microseconds() {
+	if high, low := bits.Mul64(uint64(a.Limit), uint64(a.Window.Microseconds())); errs == nil && (high > 0 || low > maxExact) {
 		errs = append(errs, &FieldError{"SlidingWindowCounter", "Limit", a.Limit,
 			fmt.Sprintf("must be <= %d for a window of %v so that Limit x Window stays exact (within 2^53 microseconds); take a shorter window, FixedWindow or TokenBucket",
 				maxExact/a.Window.Microseconds(), a.Window)})
