@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/felixge/httpsnoop"
@@ -78,18 +77,18 @@ func settleRequest(ctx context.Context, n int64, policies []string) error {
 
 // passed is the context of a request that this limiter has charged for a class. What
 // lives as long stands in it, so that a request costs two allocations: it, and its texts.
+// It is the larger one, so what doesn't live as long stays out.
 type passed struct {
 	context.Context
 	limiter   *Limiter
 	class     *class
 	outer     *passed
 	admission Admission
-	header    http.Header     // where the decision is announced
-	texts     strings.Builder // holds the identity, the keys and what is announced
-	values    [3]string       // of the headers
-	bound     http.Request    // the request with this context
-	lease     *Lease          // what is held until the request is over, nil if nothing is
-	trial     *Lease          // what shadows hold
+	header    http.Header  // where the decision is announced
+	values    [3]string    // of the headers
+	bound     http.Request // the request with this context
+	lease     *Lease       // what is held until the request is over, nil if nothing is
+	trial     *Lease       // what shadows hold
 
 	mu    sync.Mutex
 	batch *batch // nil when the request is over

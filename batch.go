@@ -34,10 +34,9 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 
 func newBatch() *batch { return batches.Get().(*batch) }
 
+// free keeps what the slices hold: a pool that nobody uses is emptied by the collector,
+// and clearing a batch costs more than filling it.
 func (b *batch) free() {
-	clear(b.charges) // keeps no key alive
-	clear(b.owners)
-	clear(b.entries)
 	*b = batch{charges: b.charges[:0], decisions: b.decisions[:0], owners: b.owners[:0], blocks: b.blocks[:0], entries: b.entries[:0]}
 	batches.Put(b)
 }
@@ -101,9 +100,9 @@ func (b *batch) find(key string, from int) int {
 
 // tightest returns the decision to announce of the charges in a range, and whose it is;
 // a nil policy if there are none.
-func (b *batch) tightest(from, to int) (*policy, Decision) {
+func (b *batch) tightest(from, to int) (*policy, *Decision) {
 	if b.never != nil && from == 0 {
-		return b.never, Decision{At: time.Now(), RetryAfter: Never} // no store was asked
+		return b.never, &Decision{At: time.Now(), RetryAfter: Never} // no store was asked
 	}
 	for i := from; i < to; i++ {
 		if b.blocks[i] {
@@ -111,10 +110,10 @@ func (b *batch) tightest(from, to int) (*policy, Decision) {
 		}
 	}
 	if from == to {
-		return nil, Decision{}
+		return nil, nil
 	}
 	i := from + tightest(b.decisions[from:to])
-	return b.owners[i], b.decisions[i]
+	return b.owners[i], &b.decisions[i]
 }
 
 // answer is the decision of a limit, which refuses while a block of its policy holds.

@@ -105,7 +105,8 @@ func (a ClientAddress) keyFunc() KeyFunc {
 		bits6 = a.IPv6Bits
 	}
 	return func(r *http.Request) (Key, error) {
-		peer, ok := parseHop(r.RemoteAddr)
+		host := hostOf(r.RemoteAddr)
+		peer, ok := parseAddr(host)
 		client := peer
 		if a.believes(peer, ok) {
 			if reported := a.reported(peer, header, r.Header[header]); reported.IsValid() {
@@ -115,24 +116,22 @@ func (a ClientAddress) keyFunc() KeyFunc {
 		if !ok {
 			return Key{Kind: "ip", ID: "none"}, nil
 		}
-		if client == peer && peer.Is4() && bits4 == 32 {
-			if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && !strings.Contains(host, ":") {
-				return Key{Kind: "ip", ID: host}, nil // an IPv4 address has one spelling
-			}
+		if client == peer && peer.Is4() && bits4 == 32 && strings.IndexByte(host, ':') < 0 {
+			return Key{Kind: "ip", ID: host}, nil // an IPv4 address has one spelling
 		}
 		return Key{Kind: "ip", ID: network(client, bits4, bits6)}, nil
 	}
 }
 
 // believes says whether a header on a connection from the peer is worth reading.
-func (a ClientAddress) believes(peer netip.Addr, ok bool) bool {
+func (a *ClientAddress) believes(peer netip.Addr, ok bool) bool {
 	if !ok {
 		return a.TrustUnixSocket
 	}
 	return a.Hops > 0 || a.trusts(peer)
 }
 
-func (a ClientAddress) trusts(addr netip.Addr) bool {
+func (a *ClientAddress) trusts(addr netip.Addr) bool {
 	for _, p := range a.Proxies {
 		if p.Contains(addr) {
 			return true
@@ -143,7 +142,7 @@ func (a ClientAddress) trusts(addr netip.Addr) bool {
 
 // reported is the client's address by the header, or the last proxy of ours that it
 // leads to.
-func (a ClientAddress) reported(peer netip.Addr, header string, lines []string) netip.Addr {
+func (a *ClientAddress) reported(peer netip.Addr, header string, lines []string) netip.Addr {
 	switch header {
 	case "X-Forwarded-For":
 		return a.walk(peer, lines, cutLast, parseHop)
@@ -159,7 +158,7 @@ func (a ClientAddress) reported(peer netip.Addr, header string, lines []string) 
 }
 
 // walk goes through the elements of the header from the right.
-func (a ClientAddress) walk(peer netip.Addr, lines []string,
+func (a *ClientAddress) walk(peer netip.Addr, lines []string,
 	cut func(string) (before, last string, more bool), parse func(string) (netip.Addr, bool)) netip.Addr {
 	hops := 0
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -229,14 +228,28 @@ func parseForwarded(element string) (netip.Addr, bool) {
 var nat64 = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052, 2.1
 
 // parseHop reads an address with or without a port, brackets or a zone.
-func parseHop(s string) (netip.Addr, bool) {
-	if host, _, err := net.SplitHostPort(s); err == nil {
-		s = host
-	} else if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
-		s = s[1 : len(s)-1]
+func parseHop(s string) (netip.Addr, bool) { return parseAddr(hostOf(s)) }
+
+// hostOf is an address without its port or brackets.
+func hostOf(s string) string {
+	if colon := strings.IndexByte(s, ':'); colon > 0 && s[0] != '[' && strings.IndexByte(s[colon+1:], ':') < 0 {
+		return s[:colon] // most peers: SplitHostPort takes three times as long
 	}
+	if host, _, err := net.SplitHostPort(s); err == nil {
+		return host
+	}
+	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+func parseAddr(s string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(s)
-	if err != nil || strings.ContainsAny(addr.Zone(), "[]") {
+	switch {
+	case err == nil && addr.Is4():
+		return addr, true
+	case err != nil || strings.ContainsAny(addr.Zone(), "[]"):
 		return netip.Addr{}, false
 	}
 	return addr.Unmap().WithZone(""), true

@@ -218,7 +218,7 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 		return announced
 	}
 	if cleared {
-		wire.announce(p, p.admission.Decision)
+		wire.announce(p, new(strings.Builder), &p.admission.Decision)
 		wire.announceItems(p.header, p.batch)
 	}
 	return true
@@ -227,8 +227,8 @@ func (p *passed) announceAgain(wire *wire, cleared bool) (announced bool) {
 // announce sets the headers of the tightest limit: the limit, what is left of it, and
 // when the key is as good as new. If a limiter further out has announced something
 // tighter on a request that passes, that stays. A limit on concurrency has no reset, and
-// gives way as in tightest.
-func (w *wire) announce(p *passed, d Decision) {
+// gives way as in tightest. The numbers are appended to texts.
+func (w *wire) announce(p *passed, texts *strings.Builder, d *Decision) {
 	h, remaining := p.header, max(0, min(d.Remaining, d.Limit, maxHeaderInteger))
 	if outer := h[w.Remaining]; len(outer) > 0 && d.Allowed {
 		ofRate := w.Reset == "" || len(h[w.Reset]) > 0
@@ -240,13 +240,14 @@ func (w *wire) announce(p *passed, d Decision) {
 
 	// The values are the request's own, since handlers may keep or change what they find
 	// in the map.
-	values := p.values[:]
-	for i, n := range [...]int64{max(0, min(d.Limit, maxHeaderInteger)), remaining, w.reset(d)} {
-		var digits [20]byte
-		from := p.texts.Len()
-		p.texts.Write(strconv.AppendInt(digits[:0], n, 10))
-		values[i] = p.texts.String()[from:]
-	}
+	var digits [maxAnnounced]byte
+	text := strconv.AppendInt(digits[:0], max(0, min(d.Limit, maxHeaderInteger)), 10)
+	limitEnd := len(text)
+	text = strconv.AppendInt(text, remaining, 10)
+	remainingEnd, begin := len(text), texts.Len()
+	texts.Write(strconv.AppendInt(text, w.reset(d), 10))
+	all, values := texts.String()[begin:], &p.values
+	values[0], values[1], values[2] = all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]
 	if w.Limit != "" {
 		h[w.Limit] = values[0:1:1]
 	}
@@ -264,7 +265,7 @@ func (w *wire) announce(p *passed, d Decision) {
 	}
 }
 
-func (w *wire) reset(d Decision) int64 {
+func (w *wire) reset(d *Decision) int64 {
 	after := min(max(d.ResetAfter, 0), maxHeaderSeconds*time.Second)
 	if w.ResetForm == ResetDelta {
 		return ceilSeconds(after)

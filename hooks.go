@@ -38,12 +38,10 @@ type Event struct {
 	Err error
 }
 
-func (f Hooks) decided(ctx context.Context, event Event) {
-	hook := f.Allowed
-	if !event.Decision.Allowed {
-		hook = f.Refused
+// decided is the hook that is told of such a decision, nil if there is none.
+func (f *Hooks) decided(d *Decision) func(context.Context, Event) {
+	if d.Allowed {
+		return f.Allowed
 	}
-	if hook != nil {
-		hook(ctx, event)
-	}
+	return f.Refused
 }

@@ -115,7 +115,7 @@ const (
 // canonical is the identity as stores, hooks and logs see it: "user:42". Two different
 // keys never have the same; what is secret, long, or holds bytes that could confuse a
 // store or a log is replaced by a hash. It is appended to texts.
-func (k Key) canonical(texts *strings.Builder, hashKey []byte) string {
+func (k *Key) canonical(texts *strings.Builder, hashKey []byte) string {
 	from := texts.Len()
 	plain := plainText(k.Kind, maxPlainKind) && !strings.Contains(k.Kind, ":")
 	if plain {

@@ -90,9 +90,12 @@ func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64,
 	if err != nil {
 		return Decision{}, err
 	}
-	identity := key.orAnonymous().canonical(new(strings.Builder), config.HashKey)
+	key = key.orAnonymous()
+	identity := key.canonical(new(strings.Builder), config.HashKey)
 	shadow := !config.policies[name].enforced(identity)
-	config.Hooks.decided(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
+	if hook := config.Hooks.decided(&d); hook != nil {
+		hook(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
+	}
 	if shadow {
 		d.Allowed, d.RetryAfter = true, 0
 	}
@@ -137,16 +140,18 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 	b := newBatch()
 	defer b.free()
 	var texts strings.Builder
-	l.charge(ctx, b, &texts, p, key, key.canonical(&texts, config.HashKey), cost, false)
+	l.charge(ctx, b, &texts, p, &key, key.canonical(&texts, config.HashKey), cost, false)
 	if err := ask(l.store, ctx, b.charges, b.decisions); err != nil {
 		return Decision{}, err
 	}
-	_, d := b.tightest(0, b.enforced)
-	return d, nil
+	if _, d := b.tightest(0, b.enforced); d != nil {
+		return *d, nil
+	}
+	return Decision{}, nil
 }
 
 // charge adds what the policy takes to the batch.
-func (l *Limiter) charge(ctx context.Context, b *batch, texts *strings.Builder, p *policy, key Key, identity string, cost int64, shadow bool) {
+func (l *Limiter) charge(ctx context.Context, b *batch, texts *strings.Builder, p *policy, key *Key, identity string, cost int64, shadow bool) {
 	limits, err := p.quota.limitsFor(ctx, identity, key)
 	if err != nil {
 		l.failed(ctx, Event{Key: identity, Policy: p.Name, Err: fmt.Errorf("ratelimit: Policies[%q].LimitsOf: %w", p.Name, err)})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -90,13 +91,17 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	if err != nil && l.keyFailed(w, r, p, config, err) {
 		return
 	}
-	p.admission.Key = key.orAnonymous()
+	p.admission.Key = key
+	if key.ID == "" {
+		p.admission.Key = anonymous
+	}
 
 	// Decide.
 	b := newBatch()
 	p.batch = b
 	defer p.done()
-	l.chargeAll(r, config, p)
+	var texts strings.Builder // holds the identity, the keys and what is announced
+	l.chargeAll(r, config, p, &texts)
 	l.watch.request(r, p)
 	if err := l.store.Take(p, b.toTake(), b.decisions); err != nil {
 		l.serveUndecided(w, p.bind(r), config, next)
@@ -106,14 +111,16 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 
 	// Announce, then answer.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
-		p.admission.Policy, p.admission.Decision = policy.Name, decision
-		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
-		config.wire.announce(p, decision)
+		p.admission.Policy, p.admission.Decision = policy.Name, *decision
+		if hook := config.Hooks.decided(decision); hook != nil {
+			hook(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: *decision})
+		}
+		config.wire.announce(p, &texts, decision)
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
 			l.watch.refused(p)
 			l.punish(p)
-			l.refuse(w, r, config, overLimit(policy.Name, decision, b.violated()))
+			l.refuse(w, r, config, overLimit(policy.Name, *decision, b.violated()))
 			return
 		}
 	}
@@ -126,22 +133,22 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 }
 
 // chargeAll fills the batch: the policies that can refuse first, then the shadows.
-func (l *Limiter) chargeAll(r *http.Request, config *compiled, p *passed) {
-	p.texts.Grow(2*(len(p.admission.Key.Kind)+len(p.admission.Key.ID)) + len(p.class.policies[0].quota.name) + maxAnnounced)
-	identity := p.admission.Key.canonical(&p.texts, config.HashKey)
+func (l *Limiter) chargeAll(r *http.Request, config *compiled, p *passed, texts *strings.Builder) {
+	texts.Grow(2*(len(p.admission.Key.Kind)+len(p.admission.Key.ID)) + len(p.class.policies[0].quota.name) + maxAnnounced)
+	identity := p.admission.Key.canonical(texts, config.HashKey)
 	for _, shadow := range [...]bool{false, true} {
 		for _, policy := range p.class.policies {
-			key, identity := p.admission.Key, identity
+			key, identity := &p.admission.Key, identity
 			if policy.Key != nil {
 				own, err := policy.Key(r)
 				if err != nil {
 					l.failed(p, Event{Request: r, Policy: policy.Name, Err: fmt.Errorf("ratelimit: Policies[%q].Key: %w", policy.Name, err)})
 				}
-				key = own.orAnonymous()
-				identity = key.canonical(&p.texts, config.HashKey)
+				own = own.orAnonymous()
+				key, identity = &own, own.canonical(texts, config.HashKey)
 			}
 			if policy.enforced(identity) != shadow {
-				l.charge(p, p.batch, &p.texts, policy, key, identity, l.costOf(policy, r), shadow)
+				l.charge(p, p.batch, texts, policy, key, identity, l.costOf(policy, r), shadow)
 			}
 		}
 		if !p.class.trial {
@@ -161,13 +168,15 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 	}
 	p.trial = hold(p, l.store, b.charges[b.enforced:], b.decisions[b.enforced:])
 	policy, decision := b.tightest(b.enforced, len(b.charges))
-	config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision, Shadow: true})
+	if hook := config.Hooks.decided(decision); hook != nil {
+		hook(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: *decision, Shadow: true})
+	}
 }
 
 // keyFailed handles an error of Config.Key and says whether it answered the request.
 func (l *Limiter) keyFailed(w http.ResponseWriter, r *http.Request, p *passed, config *compiled, err error) (answered bool) {
 	if g := (*guessing)(nil); errors.As(err, &g) {
-		config.wire.announce(p, g.Decision)
+		config.wire.announce(p, new(strings.Builder), &g.Decision)
 		config.wire.announceItem(w.Header(), g.Policy, g.Decision)
 		l.refuse(w, r, config, overLimit(g.Policy, g.Decision, []string{g.Policy}))
 		return true

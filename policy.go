@@ -125,7 +125,7 @@ const (
 
 // limitsFor returns the rules that hold for the key. An error comes with rules all the
 // same; nil rules refuse every request.
-func (q *quota) limitsFor(ctx context.Context, identity string, key Key) (Limits, error) {
+func (q *quota) limitsFor(ctx context.Context, identity string, key *Key) (Limits, error) {
 	limits, tier := q.limits, q.tiers[key.Tier]
 	if tier != nil {
 		limits = tier
@@ -135,7 +135,7 @@ func (q *quota) limitsFor(ctx context.Context, identity string, key Key) (Limits
 	}
 	own, ok := q.cache.get(identity)
 	if !ok {
-		answer, err := q.own(ctx, key)
+		answer, err := q.own(ctx, *key)
 		if err != nil {
 			return limits, err
 		}

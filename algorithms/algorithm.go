@@ -48,6 +48,9 @@ type Algorithm interface {
 	// nothing and need not be stored, unless its At is below the given one: then the
 	// clock was set back, and storing it keeps the key from being locked out.
 	Step(state State, now, cost int64) (State, Decision)
+	// Apply is Step in place: state becomes the returned one, decision the answer. It is
+	// for whoever decides often, since a State and a Decision are costly to copy.
+	Apply(state *State, decision *Decision, now, cost int64)
 	// Share is the part of the rule that one of n instances (>= 1) admits by itself:
 	// limits are rounded up and stay large enough for one request of cost, if it fits
 	// the whole. A rate is divided exactly, so a bucket's Per grows.
@@ -178,9 +181,9 @@ func ceilDiv(a, b int64) int64 {
 	return (a + b - 1) / b
 }
 
-// decision begins the answer of a step at now.
-func decision(now, limit int64) Decision {
-	return Decision{At: time.UnixMicro(now).UTC(), Limit: limit}
+// begin is the answer of a step at now, as yet without its numbers.
+func (d *Decision) begin(now, limit int64) {
+	*d = Decision{At: time.UnixMicro(now).UTC(), Limit: limit}
 }
 
 // Microseconds is a duration of n microseconds, or of 2^53 if that is less: what a debt

@@ -86,17 +86,24 @@ func (a Concurrency) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a Concurrency) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a Concurrency) Apply(s *State, d *Decision, now, cost int64) {
 	limit, lease := a.Limit, a.Lease.Microseconds()
-	s = forget(s, now, lease)
+	forget(s, now, lease)
 	now = max(now, s.At) // units are found again by their time, so that is the decision's
 	used := s.Used - s.Previous
 
-	d := decision(now, limit)
+	d.begin(now, limit)
 	d.Lease = a.Lease
 	d.Allowed = cost <= limit-used
 	if d.Allowed && cost > 0 {
 		used += cost
-		s = remember(s, now, cost)
+		remember(s, now, cost)
 	}
 
 	d.Remaining = max(0, limit-used)
@@ -109,7 +116,6 @@ func (a Concurrency) Step(s State, now, cost int64) (State, Decision) {
 	case !d.Allowed:
 		d.RetryAfter = min(d.ResetAfter, askAgain)
 	}
-	return s, d
 }
 
 // Share implements [Algorithm].
@@ -131,7 +137,7 @@ func (a Concurrency) Restore(at, used, _, _ int64) State {
 // time, or none.
 func (a Concurrency) Settle(s State, now, units, taken int64) State {
 	if units > 0 {
-		s = forget(s, now, a.Lease.Microseconds())
+		forget(&s, now, a.Lease.Microseconds())
 		if units = min(units, maxHeld-(s.Used-s.Previous)); units <= 0 {
 			return s
 		}

@@ -51,11 +51,18 @@ func (a FixedWindow) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a FixedWindow) Apply(s *State, d *Decision, now, cost int64) {
 	limit, window := a.Limit, a.Window.Microseconds()
-	s, _ = roll(s, now, window)
+	roll(s, now, window)
 	s.Previous = 0
 
-	d := decision(now, limit)
+	d.begin(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never
@@ -70,7 +77,6 @@ func (a FixedWindow) Step(s State, now, cost int64) (State, Decision) {
 	if s.Used > 0 {
 		d.ResetAfter = Microseconds(s.At + window - now)
 	}
-	return s, d
 }
 
 // Share implements [Algorithm].
@@ -85,7 +91,7 @@ func (a FixedWindow) Restore(at, used, _, _ int64) State { return State{At: at, 
 // Settle implements [Algorithm]. Units of a window that has ended are not given back.
 func (a FixedWindow) Settle(s State, now, units, taken int64) State {
 	window := a.Window.Microseconds()
-	s, _ = roll(s, now, window)
+	roll(&s, now, window)
 	s.Previous = 0
 	if units < 0 && taken != 0 && taken-taken%window != s.At {
 		return s

@@ -51,17 +51,23 @@ func (a LeakyBucket) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a LeakyBucket) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a LeakyBucket) Apply(s *State, d *Decision, now, cost int64) {
 	refill, unit := reduce(a.Rate, a.Per)
-	s = drain(s, now, a.Capacity, refill, unit)
+	drain(s, now, a.Capacity, refill, unit)
 	var delay time.Duration
 	if s.Used > 0 {
 		delay = Microseconds(s.At - now + ceilDiv(s.Used, refill))
 	}
-	s, d := fill(s, now, cost, a.Capacity, refill, unit)
+	fill(s, d, now, cost, a.Capacity, refill, unit)
 	if d.Allowed {
 		d.Delay = delay
 	}
-	return s, d
 }
 
 // Share implements [Algorithm].

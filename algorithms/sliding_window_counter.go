@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 )
 
@@ -43,7 +44,7 @@ var slidingWindowCounterLua string
 // Validate implements [Algorithm].
 func (a SlidingWindowCounter) Validate() error {
 	errs := checkWindow("SlidingWindowCounter", a.Limit, a.Window)
-	if errs == nil && a.Limit > maxExact/a.Window.Microseconds() {
+	if high, low := bits.Mul64(uint64(a.Limit), uint64(a.Window.Microseconds())); errs == nil && (high > 0 || low > maxExact) {
 		errs = append(errs, &FieldError{"SlidingWindowCounter", "Limit", a.Limit,
 			fmt.Sprintf("must be <= %d for a window of %v so that Limit x Window stays exact (within 2^53 microseconds); take a shorter window, FixedWindow or TokenBucket",
 				maxExact/a.Window.Microseconds(), a.Window)})
@@ -65,13 +66,20 @@ func (a SlidingWindowCounter) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a SlidingWindowCounter) Apply(s *State, d *Decision, now, cost int64) {
 	limit, window := a.Limit, a.Window.Microseconds()
-	s, at := roll(s, now, window)
+	at := roll(s, now, window)
 	elapsed := at - s.At
 	overlap := s.Previous * (window - elapsed)
 	room := limit - s.Used
 
-	d := decision(now, limit)
+	d.begin(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never
@@ -96,7 +104,6 @@ func (a SlidingWindowCounter) Step(s State, now, cost int64) (State, Decision) {
 	case s.Previous > 0:
 		d.ResetAfter = Microseconds(s.At + window - now)
 	}
-	return s, d
 }
 
 // Share implements [Algorithm].
@@ -114,7 +121,7 @@ func (a SlidingWindowCounter) Restore(at, used, extra, _ int64) State {
 // window first, then to the previous one.
 func (a SlidingWindowCounter) Settle(s State, now, units, taken int64) State {
 	window := a.Window.Microseconds()
-	s, _ = roll(s, now, window)
+	roll(&s, now, window)
 	if units > 0 {
 		s.Used = min(s.Used+min(units, maxExact), maxExact/window)
 		return s
@@ -141,7 +148,7 @@ func (SlidingWindowCounter) sealed() {}
 
 // roll moves the state to the window that holds now and returns the time to decide
 // at: now, or the start of the stored window when the clock is a little behind it.
-func roll(s State, now, window int64) (State, int64) {
+func roll(s *State, now, window int64) (at int64) {
 	start := now - now%window
 	switch {
 	case start == s.At:
@@ -156,5 +163,5 @@ func roll(s State, now, window int64) (State, int64) {
 	default:
 		now = s.At
 	}
-	return s, now
+	return now
 }

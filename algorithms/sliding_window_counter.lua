@@ -26,8 +26,10 @@ local function reset_after(at, used, previous, now)
 end
 
 local function step(at, used, previous, now, cost)
-  local clock
-  at, used, previous, clock = roll(at, used, previous, now)
+  local clock = now
+  if at ~= now - now % window then -- else it need not be called
+    at, used, previous, clock = roll(at, used, previous, now)
+  end
   local elapsed = clock - at
   local overlap = previous * (window - elapsed)
   local room = limit - used

@@ -58,12 +58,19 @@ func (a SlidingWindowLog) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a SlidingWindowLog) Apply(s *State, d *Decision, now, cost int64) {
 	limit, window := a.Limit, a.Window.Microseconds()
-	s = forget(s, now, window)
+	forget(s, now, window)
 	at := max(now, s.At)
 	used := s.Used - s.Previous
 
-	d := decision(now, limit)
+	d.begin(now, limit)
 	switch {
 	case cost > limit:
 		d.RetryAfter = Never
@@ -75,7 +82,7 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 		d.Allowed = true
 		if cost > 0 {
 			used += cost
-			s = remember(s, at, cost)
+			remember(s, at, cost)
 		}
 	}
 
@@ -83,7 +90,6 @@ func (a SlidingWindowLog) Step(s State, now, cost int64) (State, Decision) {
 	if used > 0 {
 		d.ResetAfter = Microseconds(s.At + window - now)
 	}
-	return s, d
 }
 
 // Share implements [Algorithm].
@@ -109,9 +115,10 @@ func (a SlidingWindowLog) Restore(at, used, extra, cost int64) State {
 // Settle implements [Algorithm]. Units taken at an unknown time go back from the newest
 // entries; others from the entry of that time, which those after it follow.
 func (a SlidingWindowLog) Settle(s State, now, units, taken int64) State {
-	s = forget(s, now, a.Window.Microseconds())
+	forget(&s, now, a.Window.Microseconds())
 	if units > 0 {
-		return remember(s, max(now, s.At), min(units, maxLog))
+		remember(&s, max(now, s.At), min(units, maxLog))
+		return s
 	}
 	units = max(units, -maxExact)
 	last := len(s.Log)
@@ -148,18 +155,20 @@ func (a SlidingWindowLog) Pace(d Decision) (window, effective time.Duration) {
 func (SlidingWindowLog) sealed() {}
 
 // forget drops the entries that are one window old at now.
-func forget(s State, now, window int64) State {
+func forget(s *State, now, window int64) {
 	if s.Added != (Entry{}) {
 		s.Log, s.Added = append(s.Log, s.Added), Entry{}
 	}
 	if len(s.Log) == 0 {
-		return State{}
+		*s = State{}
+		return
 	}
 	floor := max(now, s.At) - window
 	first := sort.Search(len(s.Log), func(i int) bool { return s.Log[i].At > floor })
 	switch {
 	case first == len(s.Log):
-		return State{At: s.At}
+		*s = State{At: s.At}
+		return
 	case first > 0:
 		s.Previous = s.Log[first-1].Total
 		s.Log = s.Log[first:]
@@ -167,15 +176,13 @@ func forget(s State, now, window int64) State {
 	if s.At-now > window+clockSlack {
 		// The clock was set back: what was used counts as used now.
 		used := s.Used - s.Previous
-		return State{At: now, Used: used, Log: []Entry{{At: now, Total: used}}}
+		*s = State{At: now, Used: used, Log: []Entry{{At: now, Total: used}}}
 	}
-	return s
 }
 
 // remember adds an entry to a state that forget has seen.
-func remember(s State, now, cost int64) State {
+func remember(s *State, now, cost int64) {
 	s.At = now
 	s.Used += cost
 	s.Added = Entry{now, s.Used}
-	return s
 }

@@ -58,9 +58,16 @@ func (a TokenBucket) Parameters() [3]int64 {
 
 // Step implements [Algorithm].
 func (a TokenBucket) Step(s State, now, cost int64) (State, Decision) {
+	var d Decision
+	a.Apply(&s, &d, now, cost)
+	return s, d
+}
+
+// Apply implements [Algorithm].
+func (a TokenBucket) Apply(s *State, d *Decision, now, cost int64) {
 	refill, unit := reduce(a.Refill, a.Per)
-	s = drain(s, now, a.Capacity, refill, unit)
-	return fill(s, now, cost, a.Capacity, refill, unit)
+	drain(s, now, a.Capacity, refill, unit)
+	fill(s, d, now, cost, a.Capacity, refill, unit)
 }
 
 // Share implements [Algorithm].
@@ -91,7 +98,7 @@ func (a TokenBucket) Pace(d Decision) (window, effective time.Duration) {
 func (TokenBucket) sealed() {}
 
 // drain takes out what has come back since the state was stored.
-func drain(s State, now, capacity, refill, unit int64) State {
+func drain(s *State, now, capacity, refill, unit int64) {
 	if s.Unit != unit {
 		if s.Unit > 0 {
 			s.Used = min(ceilDiv(s.Used, s.Unit), maxExact/unit) * unit
@@ -108,13 +115,12 @@ func drain(s State, now, capacity, refill, unit int64) State {
 	case -elapsed > ceilDiv(capacity*unit, refill)+clockSlack:
 		s.At = now
 	}
-	return s
 }
 
 // fill decides on a state that was drained at now.
-func fill(s State, now, cost, capacity, refill, unit int64) (State, Decision) {
+func fill(s *State, d *Decision, now, cost, capacity, refill, unit int64) {
 	ahead := s.At - now
-	d := decision(now, capacity)
+	d.begin(now, capacity)
 	switch {
 	case cost > capacity:
 		d.RetryAfter = Never
@@ -129,11 +135,10 @@ func fill(s State, now, cost, capacity, refill, unit int64) (State, Decision) {
 	if s.Used > 0 {
 		d.ResetAfter = Microseconds(ahead + ceilDiv(s.Used, refill))
 	}
-	return s, d
 }
 
 func settleBucket(s State, now, units, capacity, refill, unit int64) State {
-	s = drain(s, now, capacity, refill, unit)
+	drain(&s, now, capacity, refill, unit)
 	most := maxExact / unit
 	s.Used = max(0, min(s.Used+max(-most, min(units, most))*unit, most*unit))
 	return s

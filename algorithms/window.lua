@@ -38,13 +38,13 @@ local function read(key)
 end
 
 -- Within a window nothing but used changes, and the expiry stays what it was.
-local function write(key, reset, at, used, previous, was_at, was_used, was_previous)
+local function write(key, reset, at, used, previous, was_at, was_used)
   if used >= base or previous >= base then
     redis.call('SET', key, string.format('%.0f:%.0f:%.0f', at, used, previous), 'PX', ttl(reset))
     return
   end
   local packed = (at / window % cycle * base + previous) * base + used
-  if at == was_at and previous == was_previous and was_used > 0 and was_used < base then
+  if at == was_at and was_used > 0 then
     local sum
     if used - was_used == 1 then
       sum = redis.pcall('INCR', key)

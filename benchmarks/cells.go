@@ -18,6 +18,7 @@ import (
 // The cells, as -only names them, and their figures. A figure's unit is in its column.
 const (
 	redisCell      = "redis"
+	batchingCell   = "batching"
 	redisKeyCell   = "redis-memory"
 	abuserCell     = "abuser"
 	memoryCell     = "memory"
@@ -75,23 +76,23 @@ func connect(addr string) *redis.Client {
 }
 
 // onRedis loads Redis with decisions that are all admitted.
-func (s *suite) onRedis(contestants []redisContestant, goroutines []int) error {
+func (s *suite) onRedis(cell string, contestants []redisContestant, goroutines []int) error {
 	names := newKeys(10_000)
 	for round := range s.effort.rounds {
 		for _, n := range goroutines {
 			for _, c := range rotated(contestants, round) {
 				l := load{goroutines: n, keys: names, time: s.effort.time}
-				if err := s.loadRedis(c, l); err != nil {
+				if err := s.loadRedis(at(cell, n), c, l); err != nil {
 					return err
 				}
 			}
 		}
-		s.progress(redisCell, round, s.effort.rounds)
+		s.progress(cell, round, s.effort.rounds)
 	}
 	return nil
 }
 
-func (s *suite) loadRedis(c redisContestant, l load) error {
+func (s *suite) loadRedis(cell string, c redisContestant, l load) error {
 	worker, err := s.fresh(c, plenty)
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func (s *suite) loadRedis(c redisContestant, l load) error {
 	if o.decided == 0 || o.failed > 0 && c.name != gcra {
 		return fmt.Errorf("%s with %d goroutines: %d decided, %d failed: %w", c.name, l.goroutines, o.decided, o.failed, o.firstError)
 	}
-	cell, n := at(redisCell, l.goroutines), float64(o.decided)
+	n := float64(o.decided)
 	add := func(figure string, value float64) { s.results.add(cell, c.name, figure, value) }
 	add(perSecond, o.rate())
 	if !c.gathers {

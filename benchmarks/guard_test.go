@@ -18,7 +18,7 @@ var guards = []struct {
 	targets []target
 }{
 	{"decisions on Redis", func(s *suite) error {
-		return s.onRedis(contestantsOf(store, ululeV3), []int{1, 64})
+		return s.onRedis(redisCell, contestantsOf(store, ululeV3), []int{1, 64})
 	}, []target{
 		{"decisions/s, 1 goroutine, to ulule", false, 0.5, toBest(at(redisCell, 1), store, perSecond, []string{ululeV3}, false)},
 		{"decisions/s, 64 goroutines, to ulule", false, 1.8, toBest(at(redisCell, 64), store, perSecond, []string{ululeV3}, false)},

@@ -27,6 +27,10 @@ func report(w io.Writer, r results, server string) {
 	for _, cell := range []string{admitted, refused} {
 		table(w, r, "The whole middleware with headers, in memory, "+cell, middlewareCell+" "+cell, whole, nanoseconds, allocations)
 	}
+	ways := namesOf(waysToBatch, func(c redisContestant) string { return c.name })
+	for _, n := range goroutines {
+		table(w, r, "Ways to batch, "+count(n, "goroutine"), at(batchingCell, n), ways, perSecond, p50, p99, redisCPU, bytesIn, bytesOut, allocations)
+	}
 	if len(r) > 0 {
 		fmt.Fprint(w, notes)
 	}

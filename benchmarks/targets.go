@@ -60,12 +60,14 @@ func itself(cell, ours, figure string) func(results) (float64, string) {
 }
 
 func writeTargets(w io.Writer, r results) {
-	fmt.Fprint(w, "\n## Targets\n\nRatios are the median of the rounds' own.\n\n| figure | target | measured | against | met |\n|---|---:|---:|---|---|\n")
+	head := "\n## Targets\n\nRatios are the median of the rounds' own.\n\n| figure | target | measured | against | met |\n|---|---:|---:|---|---|\n"
 	for _, t := range targets {
 		value, against := t.measure(r)
 		if against == "" {
 			continue
 		}
+		fmt.Fprint(w, head)
+		head = ""
 		bound, met := "at least", "**no**"
 		if t.most {
 			bound = "at most"

@@ -107,7 +107,7 @@ func (s *Store) Settle(_ context.Context, charges []algorithms.Charge) error {
 		} else if err := shard.reserve(hash, now); err != nil {
 			errs = err
 		} else {
-			shard.store(hash, state, decision, now)
+			shard.store(hash, &state, &decision, now)
 		}
 	}
 	return errs
@@ -165,22 +165,7 @@ func (s *Store) decideOne(charge *algorithms.Charge, decision *algorithms.Decisi
 	shard, hash := s.find(charge)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-
-	before := shard.load(hash)
-	state, d := charge.Algorithm.Step(before, now, charge.Cost)
-	*decision = d
-	if !write {
-		return nil
-	}
-	if d.Allowed && charge.Cost > 0 || state.At < before.At {
-		if err := shard.reserve(hash, now); err != nil {
-			return err
-		}
-		shard.store(hash, state, d, now)
-	} else if !d.Allowed {
-		shard.markLimited(hash)
-	}
-	return nil
+	return shard.decide(hash, charge, decision, now, write)
 }
 
 // decideAll holds the locks of all shards concerned, taken in order, from the first
@@ -218,7 +203,7 @@ func (s *Store) decideAll(charges []algorithms.Charge, decisions []algorithms.De
 			continue
 		}
 		if allowed && charges[i].Cost > 0 || states[i].At < shard.load(hash).At {
-			shard.store(hash, states[i], decisions[i], now)
+			shard.store(hash, &states[i], &decisions[i], now)
 		} else if !decisions[i].Allowed {
 			shard.markLimited(hash)
 		}

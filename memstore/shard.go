@@ -18,6 +18,8 @@ type shard struct {
 	maxKeys int
 	// logs holds the entries of sliding window logs, which don't fit a slot.
 	logs map[[2]uint64][]algorithms.Entry
+	// state is what decide works on: here a rule can be given it without an allocation.
+	state algorithms.State
 
 	_ [64]byte // keeps neighbours' locks off this cache line
 }
@@ -45,31 +47,65 @@ func (sl *slot) recovered(now int64) bool { return sl.until>>8 <= now }
 
 func (sl *slot) use() int64 { return sl.until & limited }
 
-func (s *shard) load(hash [2]uint64) algorithms.State {
-	i, ok := s.find(hash)
-	if !ok {
-		return algorithms.State{}
+// decide decides a charge that stands by itself.
+func (s *shard) decide(hash [2]uint64, charge *algorithms.Charge, d *algorithms.Decision, now int64, write bool) error {
+	i, found := s.find(hash)
+	s.state = algorithms.State{}
+	if found {
+		s.loadFrom(i, &s.state)
 	}
+	before := s.state.At
+	charge.Algorithm.Apply(&s.state, d, now, charge.Cost)
+	switch {
+	case !write:
+	case d.Allowed && charge.Cost > 0 || s.state.At < before:
+		if !found {
+			var err error
+			if i, err = s.insert(hash, now); err != nil {
+				return err
+			}
+		}
+		s.storeIn(i, &s.state, d, now)
+	case !d.Allowed && found:
+		s.slots[i].until |= limited
+	}
+	s.state.Log = nil // keeps no log alive
+	return nil
+}
+
+func (s *shard) load(hash [2]uint64) (state algorithms.State) {
+	if i, ok := s.find(hash); ok {
+		s.loadFrom(i, &state)
+	}
+	return state
+}
+
+// loadFrom fills an empty state from a slot.
+func (s *shard) loadFrom(i int, state *algorithms.State) {
 	sl := &s.slots[i]
-	state := algorithms.State{At: sl.at, Used: sl.used}
+	state.At, state.Used = sl.at, sl.used
 	if sl.extra < 0 {
 		state.Unit = -sl.extra
 	} else {
 		state.Previous = sl.extra
 	}
 	if sl.until&logged != 0 {
-		state.Log = s.logs[hash]
+		state.Log = s.logs[sl.hash]
 	}
-	return state
 }
 
 // store keeps the state for a key that has a slot, see reserve.
-func (s *shard) store(hash [2]uint64, state algorithms.State, d algorithms.Decision, now int64) {
+func (s *shard) store(hash [2]uint64, state *algorithms.State, d *algorithms.Decision, now int64) {
+	if i, ok := s.find(hash); ok {
+		s.storeIn(i, state, d, now)
+	}
+}
+
+func (s *shard) storeIn(i int, state *algorithms.State, d *algorithms.Decision, now int64) {
 	if d.ResetAfter == 0 {
-		s.forget(hash)
+		s.remove(i)
 		return
 	}
-	i, _ := s.find(hash)
 	sl := &s.slots[i]
 	sl.at, sl.used, sl.extra = state.At, state.Used, state.Previous-state.Unit
 	sl.until = (now + d.ResetAfter.Microseconds()) << 8
@@ -86,7 +122,7 @@ func (s *shard) store(hash [2]uint64, state algorithms.State, d algorithms.Decis
 		if s.logs == nil {
 			s.logs = make(map[[2]uint64][]algorithms.Entry)
 		}
-		s.logs[hash] = state.Log
+		s.logs[sl.hash] = state.Log
 	}
 }
 

@@ -43,7 +43,7 @@ func TestShardIsAMap(t *testing.T) {
 				if err := s.reserve(hash, now); err != nil {
 					t.Fatal(err)
 				}
-				s.store(hash, state, d, now)
+				s.store(hash, &state, &d, now)
 				if model[hash] = (entry{state, now + reset}); reset == 0 {
 					delete(model, hash)
 				}

@@ -60,6 +60,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 	bench("counter and bucket", 1, rules[:2]...)
 	bench(rules[0].Name, 64, rules[0])
+	bench(rules[0].Name, 256, rules[0])
 	bench("counter and bucket", 64, rules[:2]...)
 }
 

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,8 +12,13 @@ import (
 )
 
 const (
-	// lanes is how many round trips are under way at a time.
+	// lanes is how many round trips are under way at a time while they are quick.
 	lanes = 2
+	// extraLanes is how many more there can be when they are slow, and longestWait for how
+	// long calls wait until they get one. All lanes together are fewer than the connections
+	// of go-redis's smallest pool, 10.
+	extraLanes  = 6
+	longestWait = 2 * time.Millisecond
 	// maxTogether bounds the calls of one round trip, and with it how long a script
 	// holds Redis: about a microsecond a call.
 	maxTogether = 256
@@ -23,15 +29,19 @@ const (
 // queue sends calls to Redis. A call that comes while a lane is free leaves at once. Those
 // that come while all are taken leave together with the next round trip: charges under
 // one rule as one script call, the rest in its pipeline. So the more callers there are,
-// the less a decision costs, and none waits for company.
+// the less a decision costs, and none waits for company. Nor does any wait long for a far
+// Redis to answer others: then the waiting make a round trip of their own.
 type queue struct {
 	client  redis.UniversalClient
 	sharded bool // keys of different hash tags may be on different servers
 	patient bool // the client waits for its own time-outs, whatever the context says
+	longest time.Duration
 
 	mu      sync.Mutex
 	waiting []*call
-	taken   int // lanes
+	taken   int         // lanes
+	extra   int         // lanes besides
+	late    *time.Timer // runs while calls wait
 }
 
 // call is one script call that somebody waits for.
@@ -99,6 +109,9 @@ func (q *queue) do(ctx context.Context, c *call) (back bool, err error) {
 	}
 	c.deadline, _ = ctx.Deadline()
 	q.waiting = append(q.waiting, c)
+	if len(q.waiting) == 1 && !free {
+		q.watch()
+	}
 	q.mu.Unlock()
 	if free {
 		go q.drive()
@@ -124,29 +137,59 @@ func (q *queue) leaveLane() {
 	go q.drive()
 }
 
+// watch sees to it that whoever waits now waits for the longest, and no longer.
+func (q *queue) watch() {
+	if q.late == nil {
+		q.late = time.AfterFunc(q.longest, q.driveOnce)
+		return
+	}
+	q.late.Reset(q.longest)
+}
+
 // drive makes round trips until nobody waits.
 func (q *queue) drive() {
 	for {
+		// Callers who were just answered and are about to ask again come along.
+		runtime.Gosched()
+		q.mu.Lock()
 		together := q.next()
 		if together == nil {
+			q.taken--
+			q.mu.Unlock()
 			return
 		}
+		q.mu.Unlock()
 		q.send(together)
 	}
 }
 
-// next takes out the calls of the next round trip; nil frees the lane.
-func (q *queue) next() []*call {
+// driveOnce makes a round trip for those who have waited long.
+func (q *queue) driveOnce() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.extra == extraLanes {
+		return // whoever is next to come back takes them along
+	}
+	if together := q.next(); together != nil {
+		q.extra++
+		q.mu.Unlock()
+		q.send(together)
+		q.mu.Lock()
+		q.extra--
+	}
+}
+
+// next takes out the calls of the next round trip, nil if nobody waits.
+func (q *queue) next() []*call {
 	n := min(len(q.waiting), maxTogether)
 	if n == 0 {
-		q.taken--
 		return nil
 	}
 	together := q.waiting[:n:n]
 	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
 		q.waiting = nil
+	} else {
+		q.watch()
 	}
 	return together
 }

@@ -68,7 +68,7 @@ type Store struct {
 // New makes a store on a client of yours: *redis.Client, *redis.ClusterClient or
 // *redis.Ring. It sends nothing, so Redis may be away. At most one Options is used.
 func New(client redis.UniversalClient, options ...Options) *Store {
-	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua), queue: queue{client: client}}
+	s := &Store{client: client, prefix: DefaultPrefix, scripts: assemble(clockLua), queue: queue{client: client, longest: longestWait}}
 	var honoursDeadlines bool
 	switch client := client.(type) {
 	case *redis.Client:

@@ -5,21 +5,23 @@
 -- numbers of the keys that refuse, from 1 on.
 
 local keys, count, cost = KEYS, ARGV[1] == '1', tonumber(ARGV[2])
-local reply, refused, refusals = { now }, nil, 0
+local reply, last, refused, refusals = { now, 0, 0, 0 }, 1, nil, 0
 for i = 1, #keys do
-  local at, used, extra = read(keys[i])
+  local key = keys[i]
+  local at, used, extra = read(key)
   local allowed, reset, new_at, new_used, new_extra, seen_at, seen_used, seen_extra = step(at, used, extra, now, cost)
   -- A refusal is stored only when the clock was set back and the stored time gave way.
   if count and reset > 0 and (allowed and cost > 0 or new_at < at) then
-    write(keys[i], reset, new_at, new_used, new_extra, at, used, extra)
+    write(key, reset, new_at, new_used, new_extra, at, used, extra)
   end
-  reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = seen_at or at, seen_used or used, seen_extra or extra
+  reply[last + 1], reply[last + 2], reply[last + 3] = seen_at or at, seen_used or used, seen_extra or extra
+  last = last + 3
   if not allowed then
     refused, refusals = refused or {}, refusals + 1
     refused[refusals] = i
   end
 end
 for i = 1, refusals do
-  reply[#reply + 1] = refused[i]
+  reply[last + i] = refused[i]
 end
 return reply
