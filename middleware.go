@@ -98,7 +98,8 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	defer p.done()
 	l.chargeAll(r, config, p)
 	l.watch.request(r, p)
-	if err := l.store.Take(p, b.toTake(), b.decisions); err != nil {
+	turns, err := l.decide(p)
+	if err != nil {
 		l.serveUndecided(w, p.bind(r), config, next)
 		return
 	}
@@ -106,13 +107,20 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	// Announce, then answer.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
 		p.admission.Policy, p.admission.Decision = policy.Name, decision
-		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
+		event := Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision}
+		config.Hooks.decided(p, event)
 		config.wire.announce(p, decision)
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
 			l.watch.refused(p)
-			l.punish(p)
+			if !turns.tooMany() {
+				l.punish(p)
+			}
 			l.refuse(w, r, config, overLimit(policy.Name, decision, b.violated()))
+			return
+		}
+		if turns.waits() && l.hold(p, turns, event) != nil {
+			l.refuse(w, r, config, Refusal{Status: http.StatusServiceUnavailable, RetryAfter: time.Second})
 			return
 		}
 	}
