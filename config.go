@@ -273,6 +273,7 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) map[s
 		if p.CostOf == nil {
 			checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
 		}
+		checkMaxWait(policyPath(i, p)+".MaxWait", p.MaxWait, q, mistake)
 	}
 	for _, name := range slices.Sorted(maps.Keys(byQuota)) {
 		if q := byQuota[name]; q.delays {
@@ -358,6 +359,17 @@ func checkQueues(path string, q *quota, mistake func(string, any, string)) {
 			if err := limits.checkQueue(fmt.Sprintf("%s.Tiers[%q]", path, tier)); err != nil {
 				mistake(err.Path, err.Value, err.Reason)
 			}
+		}
+	}
+}
+
+// checkMaxWait refuses a wait in which no turn comes.
+func checkMaxWait(path string, most time.Duration, q *quota, mistake func(string, any, string)) {
+	for _, limits := range append([]Limits{q.limits}, slices.Collect(maps.Values(q.tiers))...) {
+		queue, ok := limits.queue()
+		if ok && queue.Validate() == nil && most > 0 && unitsIn(queue, most) == 0 {
+			mistake(path, most, fmt.Sprintf("must be at least a turn, or nothing is ever held: %v", timeFor(queue, 1)))
+			return
 		}
 	}
 }

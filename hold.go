@@ -63,7 +63,7 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 			place := place{charge: i, key: charge.Key, units: charge.Cost}
 			if enter && !h.enter() {
 				if first, last, some := l.lines.ahead(charge.Key); some {
-					b.only(i, Decision{At: time.Now(), Limit: charge.Algorithm.Parameters()[0], RetryAfter: first, ResetAfter: last})
+					b.only(i, Decision{At: time.Now(), Limit: charge.Algorithm.Parameters()[0], RetryAfter: max(first, time.Microsecond), ResetAfter: last})
 					return h, nil
 				}
 				within = 0 // it may pass if it need not wait
@@ -127,7 +127,7 @@ func (h *held) join() {
 	for i := range h.places {
 		place := &h.places[i]
 		if place.slot != (slot{}) {
-			place.waiter = h.lines.join(place.key, place.slot, place.units)
+			place.waiter = h.lines.join(place.key, place.slot, place.units, place.spare)
 			waits = waits || place.waiter != nil
 		}
 	}

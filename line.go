@@ -14,7 +14,7 @@ import (
 // own clock, and the first waiter leaves when the first slot's instant has come. There
 // is one timer a line, and no goroutine.
 //
-// Waiters stand in the order of the slots they came with. A waiter that gives up leaves
+// Waiters stand in the order in which the store handed out the slots they came with. A waiter that gives up leaves
 // its slot behind, so those after it move up, and the slot at the end becomes a spare
 // one, which the next arrival takes before it asks the store.
 type lines struct {
@@ -79,9 +79,9 @@ func (l *lines) count() int {
 	return l.waiting
 }
 
-// join puts a waiter of some units with its slot in the line. It is nil where there is
-// nothing to wait for.
-func (l *lines) join(key string, s slot, units int64) *waiter {
+// join puts a waiter of some units with its slot in the line, at the end if the slot was a
+// spare one. It is nil where there is nothing to wait for.
+func (l *lines) join(key string, s slot, units int64, spare bool) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -92,7 +92,7 @@ func (l *lines) join(key string, s slot, units int64) *waiter {
 	ln = l.line(key)
 	w := &waiter{came: s, units: units, turn: make(chan struct{}), line: ln}
 	before := ln.waiters.Back()
-	for before != nil && before.Value.(*waiter).came.at.After(s.at) {
+	for !spare && before != nil && before.Value.(*waiter).came.at.After(s.at) {
 		before = before.Prev()
 	}
 	if before == nil {
