@@ -14,9 +14,9 @@ import (
 // own clock, and the first waiter leaves when the first slot's instant has come. There
 // is one timer a line, and no goroutine.
 //
-// Waiters stand in the order in which the store handed out the slots they came with. A waiter that gives up leaves
-// its slot behind, so those after it move up, and the slot at the end becomes a spare
-// one, which the next arrival takes before it asks the store.
+// Waiters stand in the order in which the store handed out the slots they came with. A
+// waiter that gives up leaves its slot behind, so those after it move up, and the slot at
+// the end becomes a spare one, which the next arrival takes before it asks the store.
 type lines struct {
 	most int // that may wait
 
