@@ -75,11 +75,12 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 		}
 		b.shorten(i, within, charge.Cost)
 	}
+	sent := time.Now()
 	if err := l.store.Take(ctx, b.charges[:b.enforced], b.decisions); err != nil {
 		h.giveUp()
 		return nil, err
 	}
-	now := time.Now()
+	came := time.Now()
 	for i := range b.decisions[:b.enforced] {
 		if !b.decisions[i].Allowed {
 			h.giveUp()
@@ -90,9 +91,9 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 		place := &h.places[i]
 		decision := &b.decisions[place.charge]
 		if place.spare {
-			decision.Delay = max(0, place.slot.at.Sub(now))
+			decision.Delay = max(0, place.slot.at.Sub(came))
 		} else {
-			place.slot = slot{now.Add(decision.Delay), place.units}
+			place.slot = slot{l.clock.when(decision.At, sent, came).Add(decision.Delay), place.units}
 		}
 	}
 	return h, nil

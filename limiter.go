@@ -26,6 +26,7 @@ type Limiter struct {
 	watch   *watch
 	lines   *lines
 	askers  *askers
+	clock   storeClock
 
 	update sync.Mutex
 	stated map[string]bool // policies that For names
