@@ -154,7 +154,7 @@ func (l *Limiter) wait(ctx context.Context, key Key, name string, n *int64) erro
 	if h.join(); !h.waits() {
 		return nil
 	}
-	return l.hold(ctx, h, Event{Key: c.identity, Policy: c.policy.Name, Decision: h.decision})
+	return l.holdAs(ctx, h, Event{Key: c.identity, Policy: c.policy.Name, Decision: h.decision})
 }
 
 func (l *Limiter) reserve(ctx context.Context, key Key, name string, n *int64) (*Reservation, error) {
@@ -220,7 +220,8 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 		}
 		return nil, refused
 	}
-	if wait := h.latest(); wait > 0 && enter && wait > timeLeft(ctx) {
+	if deadline, ok := ctx.Deadline(); enter && ok && len(h.places) > 0 && h.latest().slot.at.After(deadline) {
+		wait := time.Until(h.latest().slot.at) // somebody came in between
 		h.giveUp()
 		return nil, c.tooLate(wait, timeLeft(ctx), wait)
 	}
