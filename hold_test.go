@@ -291,6 +291,28 @@ func TestHooksAreToldHowLongARequestWaited(t *testing.T) {
 	})
 }
 
+// A context also ends at a deadline of the service's own, or as it shuts down, while the
+// client listens.
+func TestWhoIsHeldNoLongerIsToldSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store:    memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(3), Action: ratelimit.Delay}},
+		})
+		h := limiter.Handler(ok)
+		get(h, "/")
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		resp := send(h, newRequest("GET", "/", peer, "Accept", "text/plain").WithContext(ctx))
+		body, err := io.ReadAll(resp.Body)
+		if want := "This request could not wait for its turn. Try again in 1 s.\n"; resp.StatusCode != 503 || string(body) != want || err != nil {
+			t.Errorf("got %d %q (%v), want 503 %q", resp.StatusCode, body, err, want)
+		}
+		wantHeaders(t, resp.Header, "Retry-After", "1", "X-RateLimit-Limit", "3")
+		time.Sleep(time.Second)
+	})
+}
+
 // Beyond the bound a request is refused and leaves nothing behind.
 func TestAHundredThousandBeyondTheBoundGrowNoMemory(t *testing.T) {
 	const waiting, beyond = 500, 100_000
@@ -364,9 +386,10 @@ func heap() int {
 func TestShutdownDrains(t *testing.T) {
 	limiter := build(t, ratelimit.Config{
 		Store:    memstore.New(memstore.Config{}),
-		Policies: []ratelimit.Policy{{Name: "api", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 10, Rate: 50, Per: time.Second}}, Action: ratelimit.Delay}},
+		Policies: []ratelimit.Policy{{Name: "api", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 10, Rate: 10, Per: time.Second}}, Action: ratelimit.Delay}},
 	})
-	server := httptest.NewServer(limiter.Handler(ok))
+	var reached hits
+	server := httptest.NewServer(limiter.Handler(&reached))
 	defer server.Close()
 	const requests = 6
 	statuses := make(chan int, requests)
@@ -382,8 +405,11 @@ func TestShutdownDrains(t *testing.T) {
 			statuses <- resp.StatusCode
 		}()
 	}
-	for limiter.Waiting() < 3 {
+	for limiter.Waiting()+int(reached.Load()) < requests {
 		time.Sleep(time.Millisecond)
+	}
+	if limiter.Waiting() == 0 {
+		t.Error("all have gone before the shutdown, on a machine this slow")
 	}
 	if err := server.Config.Shutdown(context.Background()); err != nil {
 		t.Error(err)

@@ -213,9 +213,9 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 	_, h.decision = b.tightest(0, b.enforced)
 	c.config.Hooks.decided(ctx, Event{Key: c.identity, Policy: c.policy.Name, Decision: h.decision})
 	if !h.decision.Allowed {
-		refused := c.refused(h, queue, b, most)
+		refused := c.refused(h, queue, b, timeLeft(ctx))
 		if refused.Err != nil && refused.Wait <= most {
-			// The queue was cut to whole turns, and this one ends after the next.
+			// The queue was cut to whole turns, and the deadline is within the next.
 			return l.takeTurn(ctx, c, timeFor(queue, 1+unitsIn(queue, most)), enter)
 		}
 		return nil, refused
@@ -239,8 +239,8 @@ func (b *batch) queue() (algorithms.LeakyBucket, bool) {
 	return limits.queue()
 }
 
-// refused says why the queue, which holds turns until most at the longest, has none.
-func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, most time.Duration) *WaitError {
+// refused says why the queue has no turn for a caller with so much time left.
+func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, left time.Duration) *WaitError {
 	d := h.decision
 	e := &WaitError{Policy: c.policy.Name, Wait: d.RetryAfter, RetryAfter: d.RetryAfter}
 	switch {
@@ -262,7 +262,7 @@ func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, most t
 	}
 	switch {
 	case patient.Capacity-c.cost > turns:
-		return c.tooLate(e.Wait, most, e.RetryAfter)
+		return c.tooLate(e.Wait, left, e.RetryAfter)
 	case patient.Capacity < queue.Capacity:
 		e.Reason = fmt.Sprintf("its MaxWait is %v", c.policy.MaxWait)
 	default:
