@@ -18,6 +18,7 @@ type batch struct {
 	owners    []*policy // of each charge
 	blocks    []bool    // which charges are a Penalty's block
 	entries   []entry
+	waits     bool    // whatever the Action: the caller waits
 	enforced  int     // how many of the charges can refuse; the others are shadows'
 	never     *policy // its limits can't be, so it refuses everything
 }
@@ -28,6 +29,7 @@ type entry struct {
 	identity string
 	key      string // of its counters, "" if it has none
 	cost     int64
+	shadow   bool
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -53,14 +55,14 @@ func (b *batch) toTake() []algorithms.Charge {
 // to one charge, shadows apart.
 func (b *batch) add(texts *strings.Builder, p *policy, identity string, limits Limits, cost int64, shadow bool) {
 	if len(limits) == 0 {
-		b.entries = append(b.entries, entry{p, identity, "", cost})
+		b.entries = append(b.entries, entry{p, identity, "", cost, shadow})
 		if !shadow {
 			b.never = p
 		}
 		return
 	}
 	key := counterKey(texts, p, identity)
-	b.entries = append(b.entries, entry{p, identity, key, cost})
+	b.entries = append(b.entries, entry{p, identity, key, cost, shadow})
 	from := 0
 	if shadow {
 		from = b.enforced
@@ -127,6 +129,27 @@ func (b *batch) answer(i int) Decision {
 		}
 	}
 	return d
+}
+
+// delays says whether a charge is held until its turn, and for how long at most.
+func (b *batch) delays(i int) (most time.Duration, delays bool) {
+	most = forever
+	for _, e := range b.entries {
+		if (e.Action == Delay || b.waits) && e.key == b.charges[i].Key && e.shadow == (i >= b.enforced) {
+			delays = true
+			if e.MaxWait > 0 {
+				most = min(most, e.MaxWait)
+			}
+		}
+	}
+	return most, delays
+}
+
+// only leaves one charge with a decision that no store made.
+func (b *batch) only(i int, d Decision) {
+	b.charges[0], b.owners[0], b.blocks[0], b.decisions[0] = b.charges[i], b.owners[i], b.blocks[i], d
+	b.charges, b.owners, b.blocks, b.decisions = b.charges[:1], b.owners[:1], b.blocks[:1], b.decisions[:1]
+	b.enforced = 1
 }
 
 // item is the name of a limit in the RateLimit fields: the policy's, and the limit's

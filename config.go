@@ -53,6 +53,11 @@ type Config struct {
 	// what it sees, makes a refused request pass, and it asks when it could pass. Units
 	// given back or forgotten by another instance take effect that much later.
 	Recheck time.Duration
+	// MaxWaiting is how many may wait in this process at once, for all keys together:
+	// requests that a policy with [Delay] holds, and callers of [Limiter.Wait]; 0 means
+	// 10,000. Beyond it, who would have to wait is refused without asking the Store for a
+	// turn. How many wait for one key is bounded by the Capacity of its bucket.
+	MaxWaiting int
 	// Skip names requests that pass uncounted and without headers, such as health
 	// checks from a known network. nil skips none. Never decide it by something a
 	// client can write.
@@ -85,6 +90,7 @@ type Config struct {
 const (
 	defaultTimeout = 100 * time.Millisecond
 	defaultRecheck = time.Second
+	defaultWaiting = 10_000
 	maxName        = 64
 )
 
@@ -118,6 +124,10 @@ func (c Config) compile() (*compiled, error) {
 		mistake("Instances", c.Instances, "must be >= 0: how many instances share the limits")
 	}
 
+	if c.MaxWaiting < 0 {
+		mistake("MaxWaiting", c.MaxWaiting, "must be >= 0: how many may wait at once (0 means 10,000)")
+	}
+
 	out := &compiled{Config: c}
 	out.policies = compilePolicies(c.Policies, mistake)
 	out.table = newTable(c.Routes, c.Router, out.policies, mistake)
@@ -130,6 +140,9 @@ func (c Config) compile() (*compiled, error) {
 	}
 	if out.Recheck == 0 {
 		out.Recheck = defaultRecheck
+	}
+	if out.MaxWaiting == 0 {
+		out.MaxWaiting = defaultWaiting
 	}
 	if out.Logger == nil {
 		out.Logger = slog.Default()
@@ -169,12 +182,17 @@ func (c *compiled) classOf(names []string) *class {
 	return newClass(found)
 }
 
-// check checks rules that come at run time.
-func (l Limits) check() (Limits, error) {
+// check checks rules that come at run time, of a quota in which a policy delays or not.
+func (l Limits) check(delays bool) (Limits, error) {
 	var mistakes []error
 	checked := checkLimits("Limits", l, func(path string, value any, reason string) {
 		mistakes = append(mistakes, &ConfigError{path, value, reason})
 	})
+	if delays && len(mistakes) == 0 {
+		if err := checked.checkQueue("Limits"); err != nil {
+			return nil, err
+		}
+	}
 	return checked, errors.Join(mistakes...)
 }
 
@@ -222,6 +240,7 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) map[s
 			q = &quota{name: name}
 			byQuota[name] = q
 		}
+		q.delays = q.delays || p.Action == Delay
 		byName[p.Name] = &policy{Policy: p, quota: q}
 
 		if len(p.Limits) == 0 && len(p.Tiers) == 0 && p.LimitsOf == nil {
@@ -253,6 +272,12 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) map[s
 		}
 		if p.CostOf == nil {
 			checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
+		}
+		checkMaxWait(policyPath(i, p)+".MaxWait", p.MaxWait, q, mistake)
+	}
+	for _, name := range slices.Sorted(maps.Keys(byQuota)) {
+		if q := byQuota[name]; q.delays {
+			checkQueues(stated[q], q, mistake)
 		}
 	}
 	separateItems(policies, byName)
@@ -300,10 +325,61 @@ func checkPolicy(path string, p Policy, mistake func(string, any, string)) {
 	if p.Shadow && p.EnforcePercent != 0 {
 		mistake(path+".EnforcePercent", p.EnforcePercent, "must be left out with Shadow")
 	}
+	checkAction(path, p, mistake)
 	if p.Penalty != (Penalty{}) {
 		checkRule(path+".Penalty", p.Penalty.refusals(), map[string]string{"Limit": "Refusals", "Window": "Window"}, mistake)
 		checkRule(path+".Penalty", p.Penalty.block(), map[string]string{"Per": "Block"}, mistake)
 	}
+}
+
+func checkAction(path string, p Policy, mistake func(string, any, string)) {
+	if !p.Action.valid() {
+		mistake(path+".Action", int(p.Action), "must be Refuse or Delay")
+	}
+	if p.MaxWait < 0 {
+		mistake(path+".MaxWait", p.MaxWait, "must be >= 0 (0 means as long as the queue is)")
+	}
+	if p.MaxWait != 0 && p.Action != Delay {
+		mistake(path+".MaxWait", p.MaxWait, "must be left out without Action: Delay")
+	}
+	if p.CountIf != nil && p.Action == Delay {
+		mistake(path+".CountIf", nil, "must be left out with Action: Delay: a turn that was used can't be given back")
+	}
+}
+
+// checkQueues refuses limits that hand out no turns in a quota of which a policy delays.
+func checkQueues(path string, q *quota, mistake func(string, any, string)) {
+	if len(q.limits) > 0 {
+		if err := q.limits.checkQueue(path + ".Limits"); err != nil {
+			mistake(err.Path, err.Value, err.Reason)
+		}
+	}
+	for _, tier := range slices.Sorted(maps.Keys(q.tiers)) {
+		if limits := q.tiers[tier]; len(limits) > 0 {
+			if err := limits.checkQueue(fmt.Sprintf("%s.Tiers[%q]", path, tier)); err != nil {
+				mistake(err.Path, err.Value, err.Reason)
+			}
+		}
+	}
+}
+
+// checkMaxWait refuses a wait in which no turn comes.
+func checkMaxWait(path string, most time.Duration, q *quota, mistake func(string, any, string)) {
+	for _, limits := range append([]Limits{q.limits}, slices.Collect(maps.Values(q.tiers))...) {
+		queue, ok := limits.queue()
+		if ok && queue.Validate() == nil && most > 0 && unitsIn(queue, most) == 0 {
+			mistake(path, most, fmt.Sprintf("must be at least a turn, or nothing is ever held: %v", timeFor(queue, 1)))
+			return
+		}
+	}
+}
+
+// checkQueue says what is wrong with limits of a policy that delays.
+func (l Limits) checkQueue(path string) *ConfigError {
+	if _, ok := l.queue(); ok {
+		return nil
+	}
+	return &ConfigError{path, fmt.Sprint(l), "must be one algorithms.LeakyBucket: a policy of its quota has Action: Delay, and only that hands out turns"}
 }
 
 // checkRule reports the mistakes of a rule under the names its fields have at path.

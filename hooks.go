@@ -12,6 +12,10 @@ import (
 type Hooks struct {
 	// Allowed and Refused are told every decision.
 	Allowed, Refused func(context.Context, Event)
+	// Waited is told when a request that a policy with Delay held, or a caller of
+	// Limiter.Wait that had to wait, goes on, or gives up: then Err is why. Allowed was
+	// told before, with the Delay of the decision.
+	Waited func(context.Context, Event)
 	// Failed is told each time the store couldn't decide, also while it isn't asked
 	// because it is down, or Config.Key returned an error. The context is the request's.
 	Failed func(context.Context, Event)
@@ -34,6 +38,8 @@ type Event struct {
 	Shadow bool
 	// Decision is its decision; zero when the store failed.
 	Decision Decision
+	// Waited is how long the request has waited, for Hooks.Waited.
+	Waited time.Duration
 	// Err is what failed. It is for operators; it never reaches a client.
 	Err error
 }
@@ -44,4 +50,10 @@ func (f *Hooks) decided(d *Decision) func(context.Context, Event) {
 		return f.Allowed
 	}
 	return f.Refused
+}
+
+func (f Hooks) waited(ctx context.Context, event Event) {
+	if f.Waited != nil {
+		f.Waited(ctx, event)
+	}
 }

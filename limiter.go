@@ -13,7 +13,7 @@ import (
 )
 
 // Limiter decides requests by the policies of its [Config]. Make it with [New]. It is
-// safe for concurrent use and holds no goroutine.
+// safe for concurrent use and holds no goroutine; who waits has a timer.
 //
 // Its methods take a Key and the name of a policy and decide outside HTTP what
 // [Limiter.Handler] decides for a request. They return an error for a policy that
@@ -24,6 +24,9 @@ type Limiter struct {
 	nextLog atomic.Int64
 	missed  atomic.Int64
 	watch   *watch
+	lines   *lines
+	askers  *askers
+	clock   storeClock
 
 	update sync.Mutex
 	stated map[string]bool // policies that For names
@@ -36,7 +39,8 @@ func New(config Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{stated: make(map[string]bool), watch: newWatch(c)}
+	l := &Limiter{stated: make(map[string]bool), watch: newWatch(c), lines: newLines(c.MaxWaiting)}
+	l.askers = newAskers(l.lines)
 	l.config.Store(c)
 	l.store = newDenied(newGuard(c, l.storeFailed, l.storeChanged), c.Recheck)
 	return l, nil
@@ -70,7 +74,9 @@ func (l *Limiter) Update(policies []Policy) error {
 
 // Take charges the key with one request under the policy. Of several limits the
 // decision is the tightest one's. A policy that is Disabled or on trial for the key
-// admits. What holds units while work goes on needs [Limiter.Acquire].
+// admits. Take doesn't wait: who is admitted by a leaky bucket should do so for the Delay
+// of the decision, or call [Limiter.Wait] instead. What holds units while work goes on
+// needs [Limiter.Acquire].
 func (l *Limiter) Take(ctx context.Context, key Key, policy string) (Decision, error) {
 	return l.take(ctx, key, policy, nil, Store.Take)
 }
@@ -82,7 +88,11 @@ func (l *Limiter) TakeN(ctx context.Context, key Key, policy string, n int64) (D
 
 func (l *Limiter) take(ctx context.Context, key Key, name string, n *int64,
 	take func(Store, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
-	config := l.config.Load()
+	return l.takeAs(ctx, l.config.Load(), key, name, n, take)
+}
+
+func (l *Limiter) takeAs(ctx context.Context, config *compiled, key Key, name string, n *int64,
+	take func(Store, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
 	if p := config.policies[name]; p != nil && p.Disabled {
 		return Decision{At: time.Now(), Allowed: true}, nil
 	}
@@ -130,7 +140,7 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 	ask func(Store, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
 	p, ok := config.policies[name]
 	if !ok {
-		return Decision{}, fmt.Errorf("ratelimit: there is no policy %q in Config.Policies", name)
+		return Decision{}, noPolicy(name)
 	}
 	cost := p.cost(nil)
 	if n != nil {
@@ -141,6 +151,15 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 	defer b.free()
 	var texts strings.Builder
 	l.charge(ctx, b, &texts, p, &key, key.canonical(&texts, config.HashKey), cost, false)
+	if p.Action == Delay {
+		for i := range b.charges {
+			if most, delays := b.delays(i); delays && cost > 0 {
+				b.shorten(i, most, cost)
+			} else if delays && cost == 0 {
+				b.shorten(i, most, p.cost(nil)) // to show what a request would find
+			}
+		}
+	}
 	if err := ask(l.store, ctx, b.charges, b.decisions); err != nil {
 		return Decision{}, err
 	}
@@ -148,6 +167,10 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 		return *d, nil
 	}
 	return Decision{}, nil
+}
+
+func noPolicy(name string) error {
+	return fmt.Errorf("ratelimit: there is no policy %q in Config.Policies", name)
 }
 
 // charge adds what the policy takes to the batch.

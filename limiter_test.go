@@ -17,6 +17,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if addr := os.Getenv(fleetRedis); addr != "" {
+		serveAsMember(addr)
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		removeQuickstart()
 		os.Exit(code)

@@ -12,7 +12,8 @@ import (
 )
 
 // Handler is middleware for a whole router: each request is counted under the policies
-// that Config.Routes or Config.Default give it, and reaches next or is refused.
+// that Config.Routes or Config.Default give it, and reaches next, at once or with [Delay]
+// when its turn comes, or is refused.
 //
 // Every counted answer carries X-RateLimit-Limit, X-RateLimit-Remaining and
 // X-RateLimit-Reset, or what Config.Headers has instead; a refusal is 429 with
@@ -103,13 +104,14 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	var texts strings.Builder // holds the identity, the keys and what is announced
 	l.chargeAll(r, config, p, &texts)
 	l.watch.request(r, p)
-	if err := l.store.Take(p, b.toTake(), b.decisions); err != nil {
+	turns, err := l.decide(p)
+	if err != nil {
 		l.serveUndecided(w, p.bind(r), config, next)
 		return
 	}
 	p.lease = hold(p, l.store, b.toTake(), b.decisions)
 
-	// Announce, then answer.
+	// Announce, then answer who is refused.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
 		p.admission.Policy, p.admission.Decision = policy.Name, *decision
 		if hook := config.Hooks.decided(decision); hook != nil {
@@ -119,10 +121,18 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
 			l.watch.refused(p)
-			l.punish(p)
+			if !turns.tooMany() {
+				l.punish(p)
+			}
 			l.refuse(w, r, config, overLimit(policy.Name, *decision, b.violated()))
 			return
 		}
+	}
+
+	// Hold it until its turn.
+	if turns.waits() && l.hold(p, r, turns) != nil {
+		l.refuse(w, r, config, Refusal{Status: http.StatusServiceUnavailable, Policy: p.admission.Policy, RetryAfter: time.Second})
+		return
 	}
 	l.tryShadows(r, config, p)
 	if p.class.countIf {

@@ -58,6 +58,13 @@ type Policy struct {
 	// wrapped, with every optional interface it had.
 	CountIf func(status int) bool
 
+	// Action is what happens to a request that comes too early: [Refuse], or [Delay].
+	Action Action
+	// MaxWait bounds how long Delay holds a request, rounded down to whole turns (of
+	// Per / Rate each); what would wait longer is refused at once. 0 means as long as the
+	// queue is, Capacity x Per / Rate. Only with Delay.
+	MaxWait time.Duration
+
 	// Shadow decides, counts and tells the hooks, and never refuses or shows in a
 	// header: a policy on trial. A request that an enforced policy refuses isn't
 	// counted.
@@ -101,6 +108,7 @@ type quota struct {
 	name   string
 	limits Limits
 	tiers  map[string]Limits
+	delays bool                                       // a policy of it has Action: Delay
 	own    func(context.Context, Key) (Limits, error) // LimitsOf
 	cache  *cache[ownLimits]
 }
@@ -140,7 +148,7 @@ func (q *quota) limitsFor(ctx context.Context, identity string, key *Key) (Limit
 			return limits, err
 		}
 		if answer != nil {
-			own.limits, own.err = answer.check()
+			own.limits, own.err = answer.check(q.delays)
 		}
 		q.cache.put(identity, own)
 	}
@@ -191,6 +199,7 @@ func (p *policy) enforced(identity string) bool {
 type class struct {
 	policies []*policy
 	countIf  bool // one of them has CountIf
+	delays   bool // one of them has Action: Delay
 	trial    bool // one of them may be a shadow
 }
 
@@ -201,6 +210,7 @@ func newClass(policies []*policy) *class {
 		if !p.Disabled {
 			c.policies = append(c.policies, p)
 			c.countIf = c.countIf || p.CountIf != nil
+			c.delays = c.delays || p.Action == Delay
 			c.trial = c.trial || p.Shadow || p.EnforcePercent != 0
 		}
 	}
