@@ -24,7 +24,7 @@ const (
 
 // pauseOfCounter is the question whether there is a pause beside a counter.
 func pauseOfCounter(key string) algorithms.Charge {
-	return algorithms.Charge{Key: key + "!pause", Algorithm: algorithms.TokenBucket{Capacity: 1, Refill: 1, Per: pauseUnit}}
+	return algorithms.Charge{Key: pauseKey(key), Algorithm: algorithms.TokenBucket{Capacity: 1, Refill: 1, Per: pauseUnit}}
 }
 
 // pause adds that question about the policy that the batch charges first.
