@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -236,4 +237,54 @@ func ExampleUserID_mountedOutsideAuthentication() {
 	// GET /: 200, 1 of 2 left
 	// GET /: 200, 0 of 2 left
 	// GET /: 429, 0 of 2 left, retry after 60 s
+}
+
+// Calls to a partner leave as an even stream, and nobody calls while it asks for a pause.
+// Here the partner answers 429, and the next call would wait longer than it may.
+func ExampleTransport() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(), // for requests that are served; calls have Transport.Key
+		Policies: []ratelimit.Policy{
+			{Name: "partner", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 100, Rate: 10, Per: time.Second}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	transport, err := ratelimit.NewTransport(ratelimit.Transport{
+		Base:    busyPartner{},
+		Limiter: limiter,
+		Policy:  "partner",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport, Timeout: time.Second}
+
+	resp, err := client.Get("https://api.example.com/orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	fmt.Println(resp.Status, "retry after", resp.Header.Get("Retry-After"))
+
+	_, err = client.Get("https://api.example.com/orders")
+	var waiting *ratelimit.WaitError
+	if errors.As(err, &waiting) {
+		fmt.Println("not called, ask again in", waiting.RetryAfter.Round(time.Second))
+	}
+	// Output:
+	// 429 Too Many Requests retry after 30
+	// not called, ask again in 30s
+}
+
+// busyPartner stands for the other side.
+type busyPartner struct{}
+
+func (busyPartner) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	w.Header().Set("Retry-After", "30")
+	w.WriteHeader(http.StatusTooManyRequests)
+	return w.Result(), nil
 }

@@ -47,7 +47,8 @@ func (p *paused) Error() string { return fmt.Sprintf("ratelimit: paused for %v",
 // The capacity is no part of a bucket's counter. So the store is asked to hold this pause
 // in a bucket of just that size: it refuses where a part of it is held already, and says
 // how much there is room for, which is asked for next. Where others ask at the same time, a
-// refusal means that one of them has prolonged it, and there is less to ask for.
+// refusal means that one of them has prolonged it, and there is less to ask for. The memory
+// of refusals isn't asked, as it knows what is held only to a round trip.
 func (l *Limiter) pause(ctx context.Context, counter string, length time.Duration) (later time.Duration, err error) {
 	charge := pauseOfCounter(counter)
 	charge.Cost = int64((length+pauseUnit-1)/pauseUnit) + pauseCharge

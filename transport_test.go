@@ -310,6 +310,19 @@ func TestAPauseIsToldOnce(t *testing.T) {
 	})
 }
 
+// What the other side said holds also if the caller has gone meanwhile.
+func TestAPauseOutlivesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPartner(t, one(ratelimit.Policy{Name: "api", Limits: tenASecond(10)}), ratelimit.Transport{})
+		p.says("a", 429, "Retry-After", "2")
+		p.takes = 100 * time.Millisecond
+		p.callBy("a", 50*time.Millisecond)
+		time.Sleep(101 * time.Millisecond)
+		p.call("b")
+		p.want(t, "a@0 b@2101")
+	})
+}
+
 func TestResetEndsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPartner(t, one(ratelimit.Policy{Name: "api", Limits: tenASecond(10)}), ratelimit.Transport{})
