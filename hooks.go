@@ -12,9 +12,9 @@ import (
 type Hooks struct {
 	// Allowed and Refused are told every decision.
 	Allowed, Refused func(context.Context, Event)
-	// Waited is told when a request that a policy with Delay held, or a caller of
-	// Limiter.Wait that had to wait, goes on, or gives up: then Err is why. Allowed was
-	// told before, with the Delay of the decision.
+	// Waited is told when a request that a policy with Delay held, a caller of
+	// Limiter.Wait or a call of a Transport that had to wait, goes on, or gives up: then
+	// Err is why. Allowed was told before, with the Delay of the decision.
 	Waited func(context.Context, Event)
 	// Paused is told when an answer that a Transport got begins a pause of its key, or
 	// makes it longer by a second or more, so once for all that were told the same.

@@ -323,6 +323,36 @@ func TestAPauseOutlivesItsCaller(t *testing.T) {
 	})
 }
 
+// What a call costs the store, as the comment on Transport says. In a pause nobody asks
+// more than once.
+func TestWhatATransportAsksTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounting(memstore.New(memstore.Config{}))
+		p := &partner{events: newEvents(), answers: make(map[string]*http.Response)}
+		limiter := build(t, ratelimit.Config{Store: store, Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(100)}}})
+		p.instances = append(p.instances, newTransport(t, ratelimit.Transport{Limiter: limiter, Base: roundTrip(p.serve)}))
+		p.says("refused", 429, "Retry-After", "1")
+		asked := func(what string, want int, do func()) {
+			before := store.asked()
+			do()
+			synctest.Wait()
+			if got := store.asked() - before; got != want {
+				t.Errorf("%s: asked %d times, want %d", what, got, want)
+			}
+		}
+		asked("a call that goes at once", 1, func() { p.call("a") })
+		asked("a call that waits", 2, func() { p.call("b"); time.Sleep(time.Second) })
+		asked("an answer that begins a pause", 1+1, func() { p.call("refused") })
+		asked("50 calls in a pause", 50, func() {
+			for range 50 {
+				p.call("c")
+			}
+			time.Sleep(990 * time.Millisecond)
+		})
+		asked("50 calls after a pause, of which the first goes at once", 50+49, func() { time.Sleep(time.Minute) })
+	})
+}
+
 func TestResetEndsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPartner(t, one(ratelimit.Policy{Name: "api", Limits: tenASecond(10)}), ratelimit.Transport{})
