@@ -255,6 +255,13 @@ func counterKey(texts *strings.Builder, p *policy, identity string) string {
 
 func blockKey(p *policy, identity string) string { return "{" + identity + "}:" + p.Name + "!block" }
 
+func pauseKey(counter string) string { return counter + "!pause" }
+
+// isBlock says whether a key is of a block or a pause. No name of a quota has such an end.
+func isBlock(key string) bool {
+	return strings.HasSuffix(key, "!block") || strings.HasSuffix(key, "!pause")
+}
+
 func refusalsKey(p *policy, identity string) string {
 	return "{" + identity + "}:" + p.Name + "!refusals"
 }

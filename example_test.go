@@ -434,3 +434,53 @@ func ExampleLimiter_Acquire() {
 	// false 1s
 	// true 0s
 }
+
+// Calls to a partner leave as an even stream, and nobody calls while it asks for a pause.
+// Here the partner answers 429, and the next call would wait longer than it may.
+func ExampleTransport() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key:   ratelimit.ClientIP(), // for requests that are served; calls have Transport.Key
+		Policies: []ratelimit.Policy{
+			{Name: "partner", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 100, Rate: 10, Per: time.Second}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	transport, err := ratelimit.NewTransport(ratelimit.Transport{
+		Base:    busyPartner{},
+		Limiter: limiter,
+		Policy:  "partner",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport, Timeout: time.Second}
+
+	resp, err := client.Get("https://api.example.com/orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	fmt.Println(resp.Status, "retry after", resp.Header.Get("Retry-After"))
+
+	_, err = client.Get("https://api.example.com/orders")
+	var waiting *ratelimit.WaitError
+	if errors.As(err, &waiting) {
+		fmt.Println("not called, ask again in", waiting.RetryAfter.Round(time.Second))
+	}
+	// Output:
+	// 429 Too Many Requests retry after 30
+	// not called, ask again in 30s
+}
+
+// busyPartner stands for the other side.
+type busyPartner struct{}
+
+func (busyPartner) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	w.Header().Set("Retry-After", "30")
+	w.WriteHeader(http.StatusTooManyRequests)
+	return w.Result(), nil
+}

@@ -206,6 +206,9 @@ func share(charges []algorithms.Charge, instances int64) []algorithms.Charge {
 	}
 	charges = slices.Clone(charges)
 	for i := range charges {
+		if isBlock(charges[i].Key) {
+			continue // its rule holds a time, and each instance blocks for all of it
+		}
 		part := charges[i].Algorithm.Share(instances, charges[i].Cost)
 		if part.Validate() == nil {
 			charges[i].Algorithm = part

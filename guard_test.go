@@ -202,3 +202,28 @@ func TestFailureModeIsText(t *testing.T) {
 		t.Errorf("the zero mode is %v", zero)
 	}
 }
+
+// A share of a block would last as many times as long as there are instances.
+func TestABlockIsAsLongWhileTheStoreIsAway(t *testing.T) {
+	failures := []error(nil)
+	g := guarded(failing{fault: func(context.Context) error { return errors.New("away") }}, FailLocal, time.Minute, &failures)
+	g.instances = 3
+	p := &policy{Policy: Policy{Name: "login", Penalty: Penalty{Refusals: 1, Window: time.Minute, Block: time.Hour}}}
+	for _, charge := range []algorithms.Charge{
+		{Key: blockKey(p, "user:1"), Algorithm: p.Penalty.block()},
+		pauseOfCounter("{user:1}:login"),
+	} {
+		over := charge
+		over.Cost = 1 + charge.Algorithm.Parameters()[0]
+		var d [1]Decision
+		if err := g.Settle(t.Context(), []algorithms.Charge{over}); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Take(t.Context(), []algorithms.Charge{charge}, d[:]); err != nil {
+			t.Fatal(err)
+		}
+		if most := charge.Algorithm.(algorithms.TokenBucket).Per; d[0].Allowed || d[0].RetryAfter > most {
+			t.Errorf("%s: allowed %v, for %v, want at most %v", charge.Key, d[0].Allowed, d[0].RetryAfter, most)
+		}
+	}
+}

@@ -158,6 +158,13 @@ func (s *counting) Take(ctx context.Context, charges []algorithms.Charge, decisi
 	return err
 }
 
+// asked is how many times so far.
+func (s *counting) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
 // faulty is a store that fails as told, until it is told to be well again.
 type faulty struct {
 	ratelimit.Store

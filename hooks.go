@@ -12,10 +12,13 @@ import (
 type Hooks struct {
 	// Allowed and Refused are told every decision.
 	Allowed, Refused func(context.Context, Event)
-	// Waited is told when a request that a policy with Delay held, or a caller of
-	// Limiter.Wait that had to wait, goes on, or gives up: then Err is why. Allowed was
-	// told before, with the Delay of the decision.
+	// Waited is told when a request that a policy with Delay held, a caller of
+	// Limiter.Wait or a call of a Transport that had to wait, goes on, or gives up: then
+	// Err is why. Allowed was told before, with the Delay of the decision.
 	Waited func(context.Context, Event)
+	// Paused is told when an answer that a Transport got begins a pause of its key, or
+	// makes it longer by a second or more, so once for all that were told the same.
+	Paused func(context.Context, Event)
 	// Failed is told each time the store couldn't decide, also while it isn't asked
 	// because it is down, or Config.Key returned an error. The context is the request's.
 	Failed func(context.Context, Event)
@@ -40,6 +43,10 @@ type Event struct {
 	Decision Decision
 	// Waited is how long the request has waited, for Hooks.Waited.
 	Waited time.Duration
+	// Paused is how long nobody calls, for Hooks.Paused, and Why is what in the answer
+	// says so, such as: 429 with Retry-After: "2".
+	Paused time.Duration
+	Why    string
 	// Err is what failed. It is for operators; it never reaches a client.
 	Err error
 }

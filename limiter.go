@@ -21,15 +21,17 @@ import (
 type Limiter struct {
 	config  atomic.Pointer[compiled]
 	store   Store // the configured one, with what stands around it
+	guard   Store // the same without the memory of refusals
 	nextLog atomic.Int64
 	missed  atomic.Int64
 	watch   *watch
 	lines   *lines
 	askers  *askers
 	clock   storeClock
+	resting *resting
 
 	update sync.Mutex
-	stated map[string]bool // policies that For names
+	stated map[string]bool // policies that For and NewTransport name
 }
 
 // New checks the configuration and makes a limiter. The error joins a [ConfigError] for
@@ -41,8 +43,10 @@ func New(config Config) (*Limiter, error) {
 	}
 	l := &Limiter{stated: make(map[string]bool), watch: newWatch(c), lines: newLines(c.MaxWaiting)}
 	l.askers = newAskers(l.lines)
+	l.resting = newResting()
 	l.config.Store(c)
-	l.store = newDenied(newGuard(c, l.storeFailed, l.storeChanged), c.Recheck)
+	guard := newGuard(c, l.storeFailed, l.storeChanged)
+	l.guard, l.store = guard, newDenied(guard, c.Recheck)
 	return l, nil
 }
 
@@ -65,7 +69,7 @@ func (l *Limiter) Update(policies []Policy) error {
 	}
 	for name := range l.stated {
 		if c.policies[name] == nil {
-			return &ConfigError{"Policies", name, "must go on holding the policy that For was given"}
+			return &ConfigError{"Policies", name, "must go on holding the policy that For or NewTransport was given"}
 		}
 	}
 	l.config.Store(c)
@@ -127,9 +131,12 @@ func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) e
 }
 
 // Reset forgets what the key has used under the policy, and so under every policy of
-// the same quota, and ends a block.
+// the same quota, and ends a block or a pause.
 func (l *Limiter) Reset(ctx context.Context, key Key, policy string) error {
 	_, err := l.one(ctx, l.config.Load(), key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+		if len(charges) > 0 {
+			charges = append(charges, pauseOfCounter(charges[0].Key))
+		}
 		return s.Reset(ctx, charges)
 	})
 	return err

@@ -110,6 +110,7 @@ type caller struct {
 	key      Key
 	identity string
 	cost     int64
+	heeds    bool // a pause of the key, see Transport
 }
 
 func (l *Limiter) caller(key Key, name string, n *int64) (*caller, error) {
@@ -205,6 +206,9 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 	if !ok {
 		return nil, errNoTurns
 	}
+	if c.heeds {
+		b.pause(c.policy)
+	}
 	b.waits = true
 	h, err := l.takeTurns(ctx, b, most, enter)
 	if err != nil {
@@ -216,6 +220,9 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 		hook(ctx, Event{Key: c.identity, Policy: c.policy.Name, Decision: h.decision})
 	}
 	if !h.decision.Allowed {
+		if last := b.decisions[len(b.decisions)-1]; c.heeds && !h.full && !last.Allowed {
+			return nil, &paused{last.RetryAfter, queue.Capacity}
+		}
 		refused := c.refused(h, queue, b, timeLeft(ctx))
 		if refused.Err != nil && refused.Wait <= most {
 			// The queue was cut to whole turns, and the deadline is within the next.
@@ -313,7 +320,7 @@ func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
 		return ctx.Err()
 	}
 	for {
-		event.Decision, err = l.takeAs(ctx, c.config, c.key, c.policy.Name, &c.cost, Store.Take)
+		event.Decision, err = l.takeOnce(ctx, c)
 		d := event.Decision
 		until := time.Now().Add(d.RetryAfter)
 		switch {
@@ -336,4 +343,23 @@ func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
 			return err
 		}
 	}
+}
+
+// takeOnce takes what the caller asks for, if the store admits it now.
+func (l *Limiter) takeOnce(ctx context.Context, c *caller) (Decision, error) {
+	b := newBatch()
+	defer b.free()
+	var texts strings.Builder
+	l.charge(ctx, b, &texts, c.policy, &c.key, c.identity, c.cost, false)
+	if c.heeds && b.never == nil {
+		b.pause(c.policy)
+	}
+	if err := l.store.Take(ctx, b.toTake(), b.decisions); err != nil {
+		return Decision{}, err
+	}
+	_, d := b.tightest(0, b.enforced)
+	if hook := c.config.Hooks.decided(d); hook != nil {
+		hook(ctx, Event{Key: c.identity, Policy: c.policy.Name, Decision: *d})
+	}
+	return *d, nil
 }
