@@ -12,9 +12,9 @@ import (
 	"github.com/seed-601ed181/ratelimit/algorithms"
 )
 
-// A pause keeps all instances from going on with a key under a quota. Like a Penalty's
-// block it is a bucket of one token that refuses even what costs nothing until that token is
-// back. One comes back every millisecond, so that pauses of any length share a counter.
+// A pause keeps all instances from calling a key under a quota. Like a Penalty's block it
+// is a bucket of one token that refuses even what costs nothing until that token is back.
+// One comes back every millisecond, so that pauses of any length share a counter.
 
 const (
 	pauseUnit = time.Millisecond
@@ -41,14 +41,15 @@ type paused struct {
 
 func (p *paused) Error() string { return fmt.Sprintf("ratelimit: paused for %v", p.left) }
 
-// pause begins a pause, or prolongs it: it ends when this one does or the one before,
-// whichever is later, and never adds up. It tells how much later.
+// pause begins a pause, or prolongs the one there is to the end of this one if that is
+// later, and tells by how much.
 //
 // The capacity is no part of a bucket's counter. So the store is asked to hold this pause
-// in a bucket of just that size: it refuses where a part of it is held already, and says
-// how much there is room for, which is asked for next. Where others ask at the same time, a
-// refusal means that one of them has prolonged it, and there is less to ask for. The memory
-// of refusals isn't asked, as it knows what is held only to a round trip.
+// in a bucket of just that size. It refuses where a pause is held already, and says how
+// much there is room for, which is asked for next. So pauses never add up, whoever asks at
+// the same time: a second refusal means that another has prolonged it, and there is less
+// to ask for. The memory of refusals isn't asked, as it knows what is held only to a
+// round trip.
 func (l *Limiter) pause(ctx context.Context, counter string, length time.Duration) (later time.Duration, err error) {
 	charge := pauseOfCounter(counter)
 	charge.Cost = int64((length+pauseUnit-1)/pauseUnit) + pauseCharge
@@ -66,7 +67,7 @@ func (l *Limiter) pause(ctx context.Context, counter string, length time.Duratio
 	return 0, nil
 }
 
-// pauseFor begins a pause for who sent a request.
+// pauseFor pauses the key that a request was sent for.
 func (l *Limiter) pauseFor(r *http.Request, key Key, name string, length time.Duration, why string) {
 	c, err := l.caller(key, name, nil)
 	if err != nil || c.policy.Disabled || !c.policy.enforced(c.identity) {
@@ -77,7 +78,7 @@ func (l *Limiter) pauseFor(r *http.Request, key Key, name string, length time.Du
 	defer cancel()
 	later, err := l.pause(ctx, counterKey(new(strings.Builder), c.policy, c.identity), length)
 	if hook := c.config.Hooks.Paused; hook != nil && err == nil && later >= min(length, time.Second) {
-		hook(ctx, Event{Request: r, Key: c.identity, Policy: c.policy.Name, Paused: length, Why: why})
+		hook(r.Context(), Event{Request: r, Key: c.identity, Policy: c.policy.Name, Paused: length, Why: why})
 	}
 }
 

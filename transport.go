@@ -12,27 +12,28 @@ import (
 // Transport is an http.RoundTripper that keeps calls to other services under their
 // quotas, over all workers whose limiters share a store. Make it with [NewTransport].
 //
-// Each call first waits for its turn, as [Limiter.Wait] does, with the request's context:
-// a deadline that is known to be too early, a full queue and the like fail at once with a
-// [WaitError], and nothing is sent. Choose one [algorithms.LeakyBucket] for an even stream; other limits
-// let through what they admit at once.
+// Each call waits for its turn first, as [Limiter.Wait] does, with the request's context.
+// What would wait in vain, because of its deadline or a full queue, fails at once with a
+// [WaitError], and nothing is sent. Choose one [algorithms.LeakyBucket] for an even
+// stream; other limits let through at once what they admit.
 //
-// Then it does what the other side says. An answer that asks not to be called for some
-// time, see [PauseOf], pauses its key under the policy's quota for all instances. The
-// response is returned as it came, when the pause is stored. Until it is over, no
-// instance calls: who comes takes no turn, who waits in line loses the turn that comes in
-// the pause. Afterwards they go on at the policy's rate; those whose turn is later keep it. Pauses don't
-// add up: the one that ends last counts. What was decided before the pause was stored,
-// about a round trip to the store, still goes out. [Limiter.Reset] ends a pause.
+// Then it does what the other side says. An answer that asks for it, see [PauseOf], pauses
+// its key under the policy's quota for all instances, and is returned as it came once the
+// pause is stored. In a pause nobody calls: who comes takes no turn, and who waits in
+// line loses a turn that comes before the end; later turns are kept. After it all go on at
+// the policy's rate, in no particular order. Pauses don't add up: the one that ends last
+// counts. A call that was decided before the pause was stored, a round trip to the store
+// after the answer came, still goes out. [Limiter.Reset] ends a pause. Only a Transport heeds
+// pauses: Wait and the middleware don't.
 //
-// A transport never retries, never touches a body but to close it, and doesn't change the
-// request. It costs one question to the store a call, a second one where the call had to
-// wait for its turn, and one or two for an answer that asks for a pause.
+// A Transport never retries, doesn't change the request, and touches no body but to close
+// that of a request it doesn't send. A call costs the store one question, one more if it
+// waited for its turn or came in a pause, and an answer that asks for a pause one or two.
 //
-// While the store is away, the limiter's [FailureMode] holds for calls and pauses alike:
-// under FailLocal each instance knows its own pauses only, under FailOpen none, and under
-// FailClosed no call is made and RoundTrip returns the store's error. A policy that is
-// Disabled or on trial neither waits nor pauses.
+// While the store is away the [FailureMode] holds for calls and for pauses: under
+// FailLocal each instance knows of its own pauses, under FailOpen of none, and under
+// FailClosed RoundTrip returns the store's error. A policy that is Disabled or on trial
+// neither waits nor pauses.
 type Transport struct {
 	_ [0]func() // field names are required in literals
 
@@ -40,18 +41,19 @@ type Transport struct {
 	Base http.RoundTripper
 	// Limiter has the policy. Required.
 	Limiter *Limiter
-	// Policy is what each call waits for. Required. Where it has a MaxWait, that bounds
-	// the wait for a turn, and a pause that is longer fails at once.
+	// Policy is what each call waits for. Required. If it has a MaxWait, that bounds both
+	// the wait for a turn and the pause that a call waits for.
 	Policy string
-	// Key says what is counted; nil means the host and port of the URL, as kind "host".
-	// As with Config.Key an error is reported, and the Key beside it counts.
+	// Key says what is counted and paused; nil means the URL's host and port, as kind
+	// "host". A key of several hosts is paused by each of them. As with Config.Key an error
+	// is reported, and the Key beside it counts.
 	Key KeyFunc
-	// Pause tells for how long a response asks not to be called, and why, for the hook; nil
-	// means [PauseOf]. A function of yours can read what a vendor says in headers of its
-	// own. It must leave the body alone.
+	// Pause tells for how long a response asks not to be called, and why, for
+	// Hooks.Paused; nil means [PauseOf]. A function of yours can read what a vendor says in
+	// headers of its own, or ignore what one says. It must leave the body alone.
 	Pause func(*http.Response) (pause time.Duration, why string)
-	// MaxPause bounds a pause, as a broken server can ask for years; 0 means an hour. After
-	// it one call hears whether the pause goes on.
+	// MaxPause bounds a pause, as a broken server can ask for years; 0 means 1 h. Calls
+	// then go out again and hear whether it goes on.
 	MaxPause time.Duration
 
 	checked bool
