@@ -73,11 +73,13 @@ func newArrivals(limiter *ratelimit.Limiter) *arrivals {
 func (a *arrivals) arrive(name string, header ...string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.ctx[name] = cancel
-	a.send(ctx, name, header...)
+	a.send(ctx, "/", name, header...)
 }
 
-func (a *arrivals) send(ctx context.Context, name string, header ...string) {
-	r := newRequest("GET", "/", peer, append(header, "Name", name)...).WithContext(ctx)
+func (a *arrivals) arriveAt(target, name string) { a.send(context.Background(), target, name) }
+
+func (a *arrivals) send(ctx context.Context, target, name string, header ...string) {
+	r := newRequest("GET", target, peer, append(header, "Name", name)...).WithContext(ctx)
 	w := httptest.NewRecorder()
 	go func() {
 		a.handler.ServeHTTP(w, r)
@@ -152,21 +154,43 @@ func TestDelayHoldsARequestUntilItsTurn(t *testing.T) {
 			a.arrive("3")
 			a.arrive("4")
 		}, "0@0 1=503(1)@0 4=429(1)@0 2@100 3@200"},
-		{"a turn later than MaxWait is not", ratelimit.Config{Routes: ratelimit.Routes{"/": {"long"}}, Policies: []ratelimit.Policy{
+		{"a turn left behind is within MaxWait", one(delays(100, 200*time.Millisecond)), func(a *arrivals) {
+			for i := range 3 {
+				a.arrive(fmt.Sprint(i))
+			}
+			a.leave("1")
+			a.arrive("3")
+		}, "0@0 1=503(1)@0 2@100 3@200"},
+		{"a turn left behind stays when another limit refuses", ratelimit.Config{
+			Policies: []ratelimit.Policy{delays(10, 0), {Name: "each", Limits: perMinute(1), Key: func(r *http.Request) (ratelimit.Key, error) {
+				return ratelimit.Key{ID: r.Header.Get("Name")}, nil
+			}}},
+			Routes: ratelimit.Routes{"/": {"api", "each"}}, Default: "api",
+		}, func(a *arrivals) {
+			for i := range 3 {
+				a.arrive(fmt.Sprint(i))
+			}
+			a.leave("2")
+			a.arrive("1") // once too often
+			a.arrive("3")
+		}, "0@0 2=503(1)@0 1=429(60)@0 1@100 3@200"},
+		{"a turn left behind that is later than MaxWait is not", ratelimit.Config{Policies: []ratelimit.Policy{
 			{Name: "long", Limits: tenASecond(100), Action: ratelimit.Delay},
 			{Name: "short", Quota: "long", Action: ratelimit.Delay, MaxWait: 200 * time.Millisecond},
-		}, Default: "long"}, func(a *arrivals) {
+		}, Routes: ratelimit.Routes{"/short": {"short"}}, Default: "long"}, func(a *arrivals) {
 			for i := range 4 {
 				a.arrive(fmt.Sprint(i))
 			}
 			a.leave("3")
-		}, "0@0 3=503(1)@0 1@100 2@200"},
+			a.arriveAt("/short", "4")
+			a.arrive("5")
+		}, "0@0 3=503(1)@0 4=429(1)@0 1@100 2@200 5@300"},
 		{"a deadline too early is known at once", one(delays(10, 0)), func(a *arrivals) {
 			a.arrive("a")
 			ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 			time.AfterFunc(time.Minute, cancel)
 			for i := range 3 {
-				a.send(ctx, fmt.Sprint(i))
+				a.send(ctx, "/", fmt.Sprint(i))
 			}
 			a.arrive("b") // what was refused took nothing
 		}, "a@0 2=429(1)@0 0@100 1@200 b@300"},
