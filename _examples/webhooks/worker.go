@@ -23,9 +23,9 @@ import (
 const (
 	rate = 20 // webhooks a second of all workers together, less than the receiver's quota
 
-	// A webhook waits in its worker at most so long, and then again in the queue. All
-	// that the workers can hold have turns in this time, 3 x 5 of 20. If they held more,
-	// they would take webhooks from the queue only to put them back.
+	// A webhook waits in its worker at most so long, or goes back to the queue. All that
+	// three workers can hold, 3 x 5, have a turn in this time, which has 20. With more
+	// workers some are taken from the queue only to be put back.
 	maxWait     = time.Second
 	concurrency = 5
 
@@ -64,6 +64,7 @@ func work(redisURL, queue, receiverURL string) error {
 			MaxWait: maxWait,
 		}},
 		Failure: ratelimit.FailClosed, // the queue is in the same Redis
+		Timeout: time.Second,          // nobody waits for the answer
 	})
 	if err != nil {
 		return err
@@ -96,6 +97,9 @@ type deliverer struct {
 // ProcessTask waits for a turn and delivers a webhook.
 func (d *deliverer) ProcessTask(ctx context.Context, task *asynq.Task) error {
 	err := d.deliver(ctx, task)
+	if wait, early := retryAfter(err); early {
+		pause(ctx, min(wait, maxWait)) // or it would put back the whole queue, one after the other
+	}
 	if failures, _ := asynq.GetRetryCount(ctx); isFailure(err) && failures >= maxFailures {
 		return fmt.Errorf("%w, and %d times before: %w", err, failures, asynq.SkipRetry)
 	}
@@ -128,6 +132,13 @@ func (d *deliverer) deliver(ctx context.Context, task *asynq.Task) error {
 		return &refused{resp.Status, time.Duration(seconds) * time.Second}
 	}
 	return fmt.Errorf("the receiver answered %s", resp.Status)
+}
+
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
 }
 
 // refused is a receiver that says when to come again.
