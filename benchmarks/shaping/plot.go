@@ -70,13 +70,20 @@ func drawSteps(file string, came, left []time.Duration) error {
 	for _, style := range []*draw.LineStyle{&p.X.LineStyle, &p.Y.LineStyle, &p.X.Tick.LineStyle, &p.Y.Tick.LineStyle} {
 		style.Color = ink
 	}
+	p.X.Tick.Marker = plot.TickerFunc(func(_, high float64) (ticks []plot.Tick) {
+		for second := 0.0; second <= high; second++ {
+			ticks = append(ticks, plot.Tick{Value: second, Label: fmt.Sprint(second)})
+		}
+		return ticks
+	})
 	p.Legend.Top, p.Legend.Left = true, true
+	end := slices.Max(left) + 200*time.Millisecond
 	for _, line := range []struct {
 		name   string
 		times  []time.Duration
 		colour color.Color
 	}{{"arrivals", came, coming}, {"departures", left, going}} {
-		steps, err := plotter.NewLine(soFar(line.times))
+		steps, err := plotter.NewLine(soFar(line.times, end))
 		if err != nil {
 			return err
 		}
@@ -87,11 +94,11 @@ func drawSteps(file string, came, left []time.Duration) error {
 	return p.Save(7*vg.Inch, 4*vg.Inch, file)
 }
 
-// soFar counts times, rounded to what a plot can show.
-func soFar(times []time.Duration) plotter.XYs {
+// soFar counts times up to the end, rounded to what a plot can show.
+func soFar(times []time.Duration, end time.Duration) plotter.XYs {
 	points := plotter.XYs{{}}
 	for i, at := range slices.Sorted(slices.Values(times)) {
 		points = append(points, plotter.XY{X: math.Round(at.Seconds()*1000) / 1000, Y: float64(i + 1)})
 	}
-	return points
+	return append(points, plotter.XY{X: end.Seconds(), Y: float64(len(times))})
 }
