@@ -58,9 +58,10 @@ func (f figures) off() time.Duration {
 	return off[len(off)/2]
 }
 
-// unused is how many turns passed while there was somebody who could have had them.
+// unused is how many turns passed while there was somebody who could have had them. It
+// would be below zero where the first departure was noted late.
 func (f figures) unused() int {
-	return int((f.whole*rate+time.Second/2)/time.Second) + 1 - f.admitted
+	return max(0, int((f.whole*rate+time.Second/2)/time.Second)+1-f.admitted)
 }
 
 // rounds are the figures of each contestant, a column of the rounds each.
