@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -38,6 +39,7 @@ func startReceiver() (*receiver, error) {
 		Key:      ratelimit.ClientIP(),
 		Policies: []ratelimit.Policy{{Name: "quota", Limits: ratelimit.Limits{algorithms.SlidingWindowLog{Limit: quota, Window: time.Second}}}},
 		Default:  "quota",
+		Hooks:    ratelimit.Hooks{Refused: func(context.Context, ratelimit.Event) { r.count(http.StatusTooManyRequests) }},
 	})
 	if err != nil {
 		return nil, err
@@ -82,6 +84,12 @@ func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(status)
 }
 
+func (r *receiver) count(status int) {
+	r.mu.Lock()
+	r.answers[status]++
+	r.mu.Unlock()
+}
+
 // delivered is how many webhooks have come.
 func (r *receiver) delivered() (n int) {
 	n, _ = r.deliveries()
@@ -101,6 +109,13 @@ func (r *receiver) deliveries() (once, twice int) {
 		}
 	}
 	return once, twice
+}
+
+// answered is how many requests were answered with the status.
+func (r *receiver) answered(status int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answers[status]
 }
 
 // lastSecond is how many requests came in it.
@@ -138,10 +153,8 @@ func (r *receiver) summary(webhooks int) string {
 	var out strings.Builder
 	once, twice := r.deliveries()
 	_, _ = fmt.Fprintf(&out, "webhooks          %d\ndelivered         %d\ndelivered twice   %d\n", webhooks, once, twice)
-	r.mu.Lock()
 	_, _ = fmt.Fprintf(&out, "sent back         %d busy (503), %d failed (500), %d over the quota (429)\n",
-		r.answers[503], r.answers[500], len(r.arrived)-r.answers[204]-r.answers[500]-r.answers[503])
-	r.mu.Unlock()
+		r.answered(503), r.answered(500), r.answered(429))
 	if gaps, most := r.stream(); len(gaps) > 0 {
 		ms := func(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }
 		_, _ = fmt.Fprintf(&out, "gaps              median %s, from %s to %s\n", ms(gaps[len(gaps)/2]), ms(gaps[0]), ms(gaps[len(gaps)-1]))
