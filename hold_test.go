@@ -121,6 +121,24 @@ func TestDelayHoldsARequestUntilItsTurn(t *testing.T) {
 			time.Sleep(40 * time.Millisecond)
 			a.arrive("5")
 		}, "0@0 3=429(1)@0 4=429(1)@60 1@100 2@200 5@300"},
+		{"a burst passes at once, the rest is an even stream", one(ratelimit.Policy{Name: "api", Action: ratelimit.Delay, Limits: ratelimit.Limits{
+			algorithms.LeakyBucket{Capacity: 5, Rate: 10, Per: time.Second, Burst: 2},
+		}}), func(a *arrivals) {
+			for i := range 6 {
+				a.arrive(fmt.Sprint(i))
+			}
+			time.Sleep(450 * time.Millisecond)
+			a.arrive("6")
+			a.arrive("7")
+			a.arrive("8")
+		}, "0@0 1@0 2@0 5=429(1)@0 3@100 4@200 6@450 7@450 8@500"},
+		{"no later than MaxWait, behind a burst", one(ratelimit.Policy{Name: "api", Action: ratelimit.Delay, MaxWait: 100 * time.Millisecond, Limits: ratelimit.Limits{
+			algorithms.LeakyBucket{Capacity: 5, Rate: 10, Per: time.Second, Burst: 2},
+		}}), func(a *arrivals) {
+			for i := range 5 {
+				a.arrive(fmt.Sprint(i))
+			}
+		}, "0@0 1@0 2@0 4=429(1)@0 3@100"},
 		{"who comes when nobody is there passes", one(delays(3, 0)), func(a *arrivals) {
 			a.arrive("a")
 			time.Sleep(100 * time.Millisecond)

@@ -265,7 +265,7 @@ func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, left t
 		return e
 	}
 	turns := b.charges[0].Algorithm.(algorithms.LeakyBucket).Capacity - c.cost // that it was asked for
-	e.Wait += timeFor(queue, turns)
+	e.Wait += timeFor(queue, turns-queue.Burst)
 	patient := queue
 	if c.policy.MaxWait > 0 {
 		patient = within(queue, c.policy.MaxWait, c.cost)

@@ -238,6 +238,8 @@ func TestWhatWaitErrorsSay(t *testing.T) {
 	delays := ratelimit.Policy{Name: "send", Limits: tenASecond(3), Action: ratelimit.Delay}
 	patient := delays
 	patient.MaxWait = 100 * time.Millisecond
+	bursts := patient
+	bursts.Limits = ratelimit.Limits{algorithms.LeakyBucket{Capacity: 5, Rate: 10, Per: time.Second, Burst: 2}}
 	for _, tc := range []struct {
 		config ratelimit.Config
 		before int // callers that are admitted or wait
@@ -248,6 +250,7 @@ func TestWhatWaitErrorsSay(t *testing.T) {
 		{one(delays), 2, 1, 150 * time.Millisecond, `ratelimit: waiting for policy "send" takes 200ms, but the deadline is in 150ms; ask again in 100ms`},
 		{one(delays), 3, 1, time.Minute, `ratelimit: waiting for policy "send" takes 300ms, but its queue of 3 is full; ask again in 100ms`},
 		{one(patient), 2, 1, time.Minute, `ratelimit: waiting for policy "send" takes 200ms, but its MaxWait is 100ms; ask again in 100ms`},
+		{one(bursts), 4, 1, time.Minute, `ratelimit: waiting for policy "send" takes 200ms, but its MaxWait is 100ms; ask again in 100ms`},
 		{one(delays), 0, 4, time.Minute, `ratelimit: waiting for policy "send" is in vain: a cost of 4 is above its limit of 3`},
 		{withWaiting(1, delays), 2, 1, time.Minute, `ratelimit: waiting for policy "send" takes 100ms, but 1 wait in this process already (Config.MaxWaiting); ask again in 100ms`},
 		{one(ratelimit.Policy{Name: "send", Limits: bucket(3)}), 3, 2, 150 * time.Millisecond, `ratelimit: waiting for policy "send" takes 200ms, but the deadline is in 150ms; ask again in 200ms`},

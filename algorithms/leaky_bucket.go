@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -28,14 +29,26 @@ type LeakyBucket struct {
 	Rate int64
 	// Per is the time for Rate units: whole microseconds, from 1 ms to 70 years.
 	Per time.Duration
+	// Burst is how many units in the queue may be ahead of one that isn't delayed: from 0,
+	// an even stream, to Capacity - 1. With it Burst + 1 units leave at once after a pause,
+	// such as the parts of a page, and the rest at the rate. It changes Delay alone, not
+	// what is admitted; nginx's limit_req calls it delay.
+	Burst int64
 }
 
 // Validate implements [Algorithm].
 func (a LeakyBucket) Validate() error {
-	return checkBucket("LeakyBucket", "Rate", a.Capacity, a.Rate, a.Per)
+	err := checkBucket("LeakyBucket", "Rate", a.Capacity, a.Rate, a.Per)
+	if a.Burst < 0 || a.Burst > 0 && a.Burst >= a.Capacity {
+		err = errors.Join(err, &FieldError{"LeakyBucket", "Burst", a.Burst, "must be from 0 to Capacity - 1: what is more would never be delayed"})
+	}
+	return err
 }
 
 func (a LeakyBucket) String() string {
+	if a.Burst > 0 {
+		return fmt.Sprintf("%d queued, %d of them not delayed, draining %d per %v (leaky bucket)", a.Capacity, a.Burst, a.Rate, a.Per)
+	}
 	return fmt.Sprintf("%d queued, draining %d per %v (leaky bucket)", a.Capacity, a.Rate, a.Per)
 }
 
@@ -61,8 +74,8 @@ func (a LeakyBucket) Apply(s *State, d *Decision, now, cost int64) {
 	refill, unit := reduce(a.Rate, a.Per)
 	drain(s, now, a.Capacity, refill, unit)
 	var delay time.Duration
-	if s.Used > 0 {
-		delay = Microseconds(s.At - now + ceilDiv(s.Used, refill))
+	if ahead := s.Used - a.Burst*unit; ahead > 0 {
+		delay = Microseconds(s.At - now + ceilDiv(ahead, refill))
 	}
 	fill(s, d, now, cost, a.Capacity, refill, unit)
 	if d.Allowed {
@@ -72,7 +85,7 @@ func (a LeakyBucket) Apply(s *State, d *Decision, now, cost int64) {
 
 // Share implements [Algorithm].
 func (a LeakyBucket) Share(n, cost int64) Algorithm {
-	a.Capacity, a.Per = shareOf(a.Capacity, n, cost), a.Per*time.Duration(n)
+	a.Capacity, a.Per, a.Burst = shareOf(a.Capacity, n, cost), a.Per*time.Duration(n), a.Burst/n
 	return a
 }
 

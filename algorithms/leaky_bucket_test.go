@@ -34,6 +34,16 @@ func TestLeakyBucketLife(t *testing.T) {
 			{9900 * ms, 1, refuse(0, 100*ms, 100*ms)},
 			{10 * sec, 1, hold(0, 10*sec, 0)},
 		}},
+		{"a burst leaves at once, the rest at the rate", LeakyBucket{Capacity: 4, Rate: 10, Per: sec, Burst: 2}, []ask{
+			{0, 1, hold(3, 100*ms, 0)},
+			{0, 1, hold(2, 200*ms, 0)},
+			{0, 1, hold(1, 300*ms, 0)},
+			{0, 1, hold(0, 400*ms, 100*ms)},
+			{0, 1, refuse(0, 400*ms, 100*ms)},
+			{150 * ms, 1, hold(0, 350*ms, 50*ms)},
+			{250 * ms, 1, hold(0, 350*ms, 50*ms)},
+			{550 * ms, 1, hold(2, 150*ms, 0)},
+		}},
 		{"B47 an older time drains nothing", bucket(2, 1, sec), []ask{
 			{10 * sec, 1, hold(1, sec, 0)},
 			{9 * sec, 1, hold(0, 3*sec, 2*sec)}, // its turn is still at 11 s

@@ -125,8 +125,9 @@ func (m *Model) decide(charge algorithms.Charge, now int64) algorithms.Decision 
 	d := algorithms.Decision{At: time.UnixMicro(now).UTC(), Limit: limit, Allowed: fits(now)}
 	used := c.used(a, now)
 	if d.Allowed {
-		if _, ok := a.(algorithms.LeakyBucket); ok {
-			d.Delay = algorithms.Microseconds(first(now, func(t int64) bool { return c.used(a, t).Sign() == 0 }) - now)
+		if queue, ok := a.(algorithms.LeakyBucket); ok {
+			burst := whole(queue.Burst)
+			d.Delay = algorithms.Microseconds(first(now, func(t int64) bool { return c.used(a, t).Cmp(burst) <= 0 }) - now)
 		}
 		used.Add(used, whole(charge.Cost))
 	} else if charge.Cost > limit {

@@ -74,7 +74,7 @@ func randomRule(random *rand.Rand) algorithms.Algorithm {
 		algorithms.TokenBucket{Capacity: limit, Refill: rate, Per: window},
 		algorithms.FixedWindow{Limit: limit, Window: window},
 		algorithms.SlidingWindowLog{Limit: limit, Window: window},
-		algorithms.LeakyBucket{Capacity: limit, Rate: rate, Per: window},
+		algorithms.LeakyBucket{Capacity: limit, Rate: rate, Per: window, Burst: random.Int64N(limit)},
 		algorithms.Concurrency{Limit: min(limit, 100), Lease: window},
 	}
 	return rules[random.IntN(len(rules))]

@@ -21,7 +21,7 @@ func main() {
 	plot := flag.String("plot", "", "directory to draw the plot of arrivals and departures in, instead of measuring")
 	member := flag.String("member", "", "be one instance of this library in front of the backend at this URL, until the input is closed")
 	redisAddr := flag.String("redis", "", "of a member: the Redis of all instances")
-	rule := flag.String("bucket", "", "of a member: capacity and rate, such as 101,50")
+	rule := flag.String("bucket", "", "of a member: capacity, rate and burst, such as 101,50,0")
 	flag.Parse()
 	var err error
 	switch {
@@ -60,9 +60,10 @@ type proxy interface {
 var (
 	nginxQueue = contestant{fmt.Sprintf("nginx, burst=%d", burst), nginxWith(rate, burst, ""), 1}
 	nginxDelay = contestant{fmt.Sprintf("nginx, burst=%d delay=20", burst), nginxWith(rate, burst, "delay=20"), 1}
-	ours       = contestant{fmt.Sprintf("Delay, Capacity: %d", burst+1), memberWith(rate, burst+1), 1}
+	ours       = contestant{fmt.Sprintf("Delay, Capacity: %d", burst+1), memberWith(rate, burst+1, 0), 1}
+	oursBurst  = contestant{fmt.Sprintf("Delay, Capacity: %d, Burst: 20", burst+1), memberWith(rate, burst+1, 20), 1}
 	twoNginx   = contestant{"two nginx", nginxWith(rate, burst, ""), 2}
-	twoOurs    = contestant{"two instances with Delay", memberWith(rate, burst+1), 2}
+	twoOurs    = contestant{"two instances with Delay", memberWith(rate, burst+1, 0), 2}
 )
 
 func compare(out io.Writer, rounds int) error {
@@ -77,7 +78,7 @@ func compare(out io.Writer, rounds int) error {
 	defer server.Stop()
 	fmt.Fprintf(out, "%s. %d requests a second; 120 requests at once, then %d a second for 5 s. Medians of %d rounds.\n\n",
 		version, rate, streamRate, rounds)
-	overloads, err := measure(rounds, server.Addr, overload, []contestant{nginxQueue, nginxDelay, ours, twoNginx, twoOurs})
+	overloads, err := measure(rounds, server.Addr, overload, []contestant{nginxQueue, nginxDelay, ours, oursBurst, twoNginx, twoOurs})
 	if err != nil {
 		return err
 	}
@@ -91,6 +92,6 @@ func compare(out io.Writer, rounds int) error {
 	fmt.Fprintf(out, "\n%d requests held at once.\n\n", heldRequests)
 	return price(out, rounds, server.Addr, []contestant{
 		{"nginx", nginxWith(holdRate, heldRequests, ""), 1},
-		{"this library, with net/http and a reverse proxy", memberWith(holdRate, heldRequests+1), 1},
+		{"this library, with net/http and a reverse proxy", memberWith(holdRate, heldRequests+1, 0), 1},
 	})
 }

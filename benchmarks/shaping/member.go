@@ -22,13 +22,13 @@ import (
 )
 
 // delaying is a limiter with one queue for everybody.
-func delaying(redisAddr string, capacity, rate int) (*ratelimit.Limiter, error) {
+func delaying(redisAddr string, queue algorithms.LeakyBucket) (*ratelimit.Limiter, error) {
 	return ratelimit.New(ratelimit.Config{
 		Store: redisstore.New(redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true})),
 		Key:   func(*http.Request) (ratelimit.Key, error) { return ratelimit.Key{ID: "everybody"}, nil },
 		Policies: []ratelimit.Policy{{
 			Name:   "backend",
-			Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: int64(capacity), Rate: int64(rate), Per: time.Second}},
+			Limits: ratelimit.Limits{queue},
 			Action: ratelimit.Delay,
 		}},
 		Default: "backend",
@@ -43,11 +43,11 @@ func serveMember(backendURL, redisAddr, rule string) error {
 	if err != nil {
 		return err
 	}
-	var capacity, rate int
-	if _, err := fmt.Sscanf(rule, "%d,%d", &capacity, &rate); err != nil {
-		return fmt.Errorf("-bucket: want capacity,rate, got %q", rule)
+	queue := algorithms.LeakyBucket{Per: time.Second}
+	if _, err := fmt.Sscanf(rule, "%d,%d,%d", &queue.Capacity, &queue.Rate, &queue.Burst); err != nil {
+		return fmt.Errorf("-bucket: want capacity,rate,burst, got %q", rule)
 	}
-	limiter, err := delaying(redisAddr, capacity, rate)
+	limiter, err := delaying(redisAddr, queue)
 	if err != nil {
 		return err
 	}
@@ -77,13 +77,13 @@ type member struct {
 	stdin   io.Closer
 }
 
-func memberWith(rate, capacity int) func(*backend, string) (proxy, error) {
+func memberWith(rate, capacity, burst int) func(*backend, string) (proxy, error) {
 	return func(b *backend, redisAddr string) (proxy, error) {
 		program, err := os.Executable()
 		if err != nil {
 			return nil, err
 		}
-		m := &member{process: exec.Command(program, "-member", b.url, "-redis", redisAddr, "-bucket", fmt.Sprintf("%d,%d", capacity, rate))}
+		m := &member{process: exec.Command(program, "-member", b.url, "-redis", redisAddr, "-bucket", fmt.Sprintf("%d,%d,%d", capacity, rate, burst))}
 		m.process.Stderr = os.Stderr
 		if m.stdin, err = m.process.StdinPipe(); err != nil {
 			return nil, err

@@ -40,7 +40,7 @@ func drawShaping(dir string) error {
 		return err
 	}
 	defer server.Stop()
-	passages, err := round(contestant{"", memberWith(plotRate, 100), 2}, server.Addr, bursts())
+	passages, err := round(contestant{"", memberWith(plotRate, 100, 0), 2}, server.Addr, bursts())
 	if err != nil {
 		return err
 	}
