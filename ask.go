@@ -28,14 +28,15 @@ type asker struct {
 	deadline time.Time // zero for none
 	entered  bool      // counts as one who waits
 	first    chan struct{}
-	tooLate  chan struct{} // closed when the deadline can't be met
+	tooLate  chan struct{} // closed when the deadline can't be met, until being later
+	until    time.Time
 	element  *list.Element
 }
 
 func newAskers(lines *lines) *askers { return &askers{lines: lines, byKey: make(map[string]*asking)} }
 
-// join puts the asker at the end of its key's queue. Where it would be too late or one
-// too many, it stands in none; wait is how long until the first is admitted at best.
+// join puts the asker at the end of its key's queue, unless it would be too late, or one
+// too many: then wait is how long until the first is admitted at best.
 func (a *askers) join(key string, w *asker) (wait time.Duration, tooMany bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,8 +50,8 @@ func (a *askers) join(key string, w *asker) (wait time.Duration, tooMany bool) {
 	case q.queue.Len() == 0:
 		close(w.first)
 	case w.misses(q.until):
-		close(w.tooLate)
-		return time.Until(q.until), false
+		w.turnAway(q.until)
+		return 0, false
 	default:
 		if w.entered = a.lines.enter(); !w.entered {
 			return max(0, time.Until(q.until)), true
@@ -65,6 +66,11 @@ func (w *asker) misses(until time.Time) bool {
 	return !w.deadline.IsZero() && w.deadline.Before(until)
 }
 
+func (w *asker) turnAway(until time.Time) {
+	w.until = until
+	close(w.tooLate)
+}
+
 // refused notes until when the first won't be admitted, and turns away all whose
 // deadline is earlier.
 func (a *askers) refused(key string, until time.Time) {
@@ -77,7 +83,7 @@ func (a *askers) refused(key string, until time.Time) {
 		if w.misses(until) {
 			q.queue.Remove(e)
 			w.element = nil
-			close(w.tooLate)
+			w.turnAway(until)
 		}
 		e = next
 	}
@@ -104,16 +110,6 @@ func (a *askers) leave(key string, w *asker) {
 		q.until = time.Time{}
 		close(first.Value.(*asker).first)
 	}
-}
-
-// until is when the first of the key is admitted at best.
-func (a *askers) until(key string) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if q := a.byKey[key]; q != nil {
-		return q.until
-	}
-	return time.Time{}
 }
 
 // sleep returns after so long, or when the context ends.

@@ -332,56 +332,6 @@ func checkPolicy(path string, p Policy, mistake func(string, any, string)) {
 	}
 }
 
-func checkAction(path string, p Policy, mistake func(string, any, string)) {
-	if !p.Action.valid() {
-		mistake(path+".Action", int(p.Action), "must be Refuse or Delay")
-	}
-	if p.MaxWait < 0 {
-		mistake(path+".MaxWait", p.MaxWait, "must be >= 0 (0 means as long as the queue is)")
-	}
-	if p.MaxWait != 0 && p.Action != Delay {
-		mistake(path+".MaxWait", p.MaxWait, "must be left out without Action: Delay")
-	}
-	if p.CountIf != nil && p.Action == Delay {
-		mistake(path+".CountIf", nil, "must be left out with Action: Delay: a turn that was used can't be given back")
-	}
-}
-
-// checkQueues refuses limits that hand out no turns in a quota of which a policy delays.
-func checkQueues(path string, q *quota, mistake func(string, any, string)) {
-	if len(q.limits) > 0 {
-		if err := q.limits.checkQueue(path + ".Limits"); err != nil {
-			mistake(err.Path, err.Value, err.Reason)
-		}
-	}
-	for _, tier := range slices.Sorted(maps.Keys(q.tiers)) {
-		if limits := q.tiers[tier]; len(limits) > 0 {
-			if err := limits.checkQueue(fmt.Sprintf("%s.Tiers[%q]", path, tier)); err != nil {
-				mistake(err.Path, err.Value, err.Reason)
-			}
-		}
-	}
-}
-
-// checkMaxWait refuses a wait in which no turn comes.
-func checkMaxWait(path string, most time.Duration, q *quota, mistake func(string, any, string)) {
-	for _, limits := range append([]Limits{q.limits}, slices.Collect(maps.Values(q.tiers))...) {
-		queue, ok := limits.queue()
-		if ok && queue.Validate() == nil && most > 0 && unitsIn(queue, most) == 0 {
-			mistake(path, most, fmt.Sprintf("must be at least a turn, or nothing is ever held: %v", timeFor(queue, 1)))
-			return
-		}
-	}
-}
-
-// checkQueue says what is wrong with limits of a policy that delays.
-func (l Limits) checkQueue(path string) *ConfigError {
-	if _, ok := l.queue(); ok {
-		return nil
-	}
-	return &ConfigError{path, fmt.Sprint(l), "must be one algorithms.LeakyBucket: a policy of its quota has Action: Delay, and only that hands out turns"}
-}
-
 // checkRule reports the mistakes of a rule under the names its fields have at path.
 func checkRule(path string, a algorithms.Algorithm, names map[string]string, mistake func(string, any, string)) {
 	for _, err := range unjoin(a.Validate()) {

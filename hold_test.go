@@ -222,6 +222,16 @@ func TestDelayHoldsARequestUntilItsTurn(t *testing.T) {
 			a.leave("2")
 			a.arrive("5") // refused by the quota, it leaves the spare turn where it was
 		}, "0@0 3=429(60)@0 4=429(60)@0 2=503(1)@0 5=429(60)@0 1@100"},
+		{"what CountIf doesn't count is given back", ratelimit.Config{
+			Policies: []ratelimit.Policy{delays(10, 0), {Name: "served", Limits: perMinute(2), CountIf: func(status int) bool { return status == 200 }}},
+			Routes:   ratelimit.Routes{"/": {"api", "served"}}, Default: "api",
+		}, func(a *arrivals) {
+			a.arrive("0")
+			a.arrive("1")
+			a.leave("1")
+			a.arrive("2")
+			a.arrive("3")
+		}, "0@0 1=503(1)@0 3=429(60)@0 2@100"},
 		{"the latest of two turns", ratelimit.Config{
 			Policies: []ratelimit.Policy{delays(10, 0), {
 				Name: "all", Key: func(*http.Request) (ratelimit.Key, error) { return ratelimit.Key{ID: "all"}, nil },

@@ -80,7 +80,7 @@ func (r *Reservation) Cancel() {
 }
 
 // WaitError is why [Limiter.Wait] and [Limiter.Reserve] don't wait: they would in vain.
-// Nothing was taken.
+// They have taken nothing then.
 type WaitError struct {
 	// Policy is the one waited for.
 	Policy string
@@ -314,7 +314,7 @@ func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
 	select {
 	case <-w.first:
 	case <-w.tooLate:
-		wait := time.Until(l.askers.until(key))
+		wait := time.Until(w.until)
 		return c.tooLate(wait, timeLeft(ctx), wait)
 	case <-ctx.Done():
 		return ctx.Err()
