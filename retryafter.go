@@ -25,10 +25,12 @@ import (
 // Vendors don't agree on what a Reset is. A number below 1e9 is seconds from now, as
 // Reddit and Zendesk send; one above is the Unix epoch in seconds, as GitHub, GitLab and
 // Okta send, or from 1e11 in milliseconds or finer. A fraction, a date and a duration
-// such as 6m0s are read too. Instants are compared with the response's own Date, so that the
-// clocks need not agree. A bucket's reset, by which it is full again, is later than need
-// be; RateLimit says better, or a function of yours. What can't be read says nothing. Quota fields of an answer from
-// a cache (Age above 0) are ignored, as the draft asks.
+// such as 6m0s are read too. Instants are compared with the response's own Date, so that
+// the clocks need not agree. A Reset by which a bucket is full again is later than need be;
+// RateLimit says better, or a function of yours.
+//
+// What can't be read says nothing. Quota fields of an answer from a cache (Age above 0)
+// are ignored, as the draft asks.
 func PauseOf(r *http.Response) (pause time.Duration, why string) {
 	return pauseOf(r, time.Now())
 }
