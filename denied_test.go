@@ -379,3 +379,31 @@ func TestOneRequestRechecks(t *testing.T) {
 		}
 	}
 }
+
+// A refusal of who waits for a short time only says nothing to who waits longer: both see
+// one queue, of different lengths.
+func TestARefusalForAShortWaitIsNoneForALongOne(t *testing.T) {
+	queue := algorithms.LeakyBucket{Capacity: 5, Rate: 1, Per: time.Second}
+	store := newAsked(t, time.UnixMicro(1_764_584_700_000_000))
+	d, _ := remembering(store)
+	for i, step := range []struct {
+		most    time.Duration
+		allowed bool
+		retry   time.Duration
+		asks    bool
+	}{
+		{0, true, 0, true},
+		{0, false, time.Second, true}, // remembered
+		{0, false, time.Second, false},
+		{time.Second, true, 0, true}, // the second turn, so nothing is remembered any more
+		{time.Second, false, time.Second, true},
+		{0, false, 2 * time.Second, false},
+		{time.Hour, true, 0, true},
+	} {
+		before := store.takes.Load()
+		got := one(t, d, []algorithms.Charge{{Key: "k", Algorithm: within(queue, step.most, 1), Cost: 1}})
+		if asked := store.takes.Load() > before; got.Allowed != step.allowed || got.RetryAfter != step.retry || asked != step.asks {
+			t.Errorf("step %d: asked %v, got %+v, want %+v", i, asked, got, step)
+		}
+	}
+}

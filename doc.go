@@ -9,7 +9,8 @@
 //     the [FirstOf] several;
 //   - the limit and its window, which only mean something together: a rule of package
 //     algorithms, named in a [Policy] for a class of routes;
-//   - the action: pass on, or 429 with Retry-After.
+//   - the action: pass on, or 429 with Retry-After, or [Delay] the request until its turn.
+//     Code that is no handler asks [Limiter.Take], or waits in [Limiter.Wait].
 //
 // In short:
 //

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -204,6 +205,106 @@ func ExampleLimiter_Take() {
 	// true 1 0s
 	// true 0 0s
 	// false 0 6s
+}
+
+// A queue in front of what bears only so much: requests leave in an even stream, 50 a
+// second here and over all instances with Redis, and who finds three before it is refused.
+func ExamplePolicy_delay() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: exampleStore(),
+		Key: func(*http.Request) (ratelimit.Key, error) {
+			return ratelimit.Key{Kind: "downstream", ID: "reports"}, nil // one queue for everybody
+		},
+		Policies: []ratelimit.Policy{{
+			Name:    "reports",
+			Limits:  ratelimit.Limits{algorithms.LeakyBucket{Capacity: 3, Rate: 50, Per: time.Second}},
+			Action:  ratelimit.Delay,
+			MaxWait: time.Second, // or as long as the queue is
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limiter.Handler(ok)
+	answers := make(chan int)
+	for range 4 {
+		go func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			answers <- w.Code
+		}()
+	}
+	got := []int{<-answers, <-answers, <-answers, <-answers}
+	slices.Sort(got)
+	fmt.Println(got)
+	// Output:
+	// [200 200 200 429]
+}
+
+// Outside HTTP: a worker keeps to the quota of a third party, together with all others.
+func ExampleLimiter_Wait() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: memstore.New(memstore.Config{}), // redisstore.New(rdb) when there are several instances
+		Key:   ratelimit.ClientIP(),            // for HTTP; Wait is told the key
+		Policies: []ratelimit.Policy{
+			{Name: "sms", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 1000, Rate: 100, Per: time.Second}}},
+			{Name: "calls", Limits: ratelimit.Limits{algorithms.SlidingWindowLog{Limit: 1, Window: 24 * time.Hour}}},
+		},
+		Default: ratelimit.Unlimited,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, gateway := context.Background(), ratelimit.Key{Kind: "gateway", ID: "example"}
+	begin := time.Now()
+	for n := range 3 {
+		if err := limiter.Wait(ctx, gateway, "sms"); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("message", n, "sent")
+	}
+	fmt.Println("10 ms apart:", time.Since(begin) >= 20*time.Millisecond)
+
+	// A deadline that is too early is known at once.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	fmt.Println(limiter.Wait(ctx, gateway, "calls"))
+	fmt.Println(errors.Is(limiter.Wait(ctx, gateway, "calls"), context.DeadlineExceeded))
+	// Output:
+	// message 0 sent
+	// message 1 sent
+	// message 2 sent
+	// 10 ms apart: true
+	// <nil>
+	// true
+}
+
+// A turn that is taken now and used later, or given up.
+func ExampleLimiter_Reserve() {
+	limiter, err := ratelimit.New(ratelimit.Config{
+		Store: memstore.New(memstore.Config{}),
+		Key:   ratelimit.ClientIP(),
+		Policies: []ratelimit.Policy{
+			{Name: "sms", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 10, Rate: 1, Per: time.Minute}}},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, gateway := context.Background(), ratelimit.Key{Kind: "gateway", ID: "example"}
+	for range 2 {
+		turn, err := limiter.Reserve(ctx, gateway, "sms")
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("in", turn.Delay().Round(time.Minute))
+		if turn.Delay() > time.Second {
+			turn.Cancel() // too late for this message: the next has the turn
+		}
+	}
+	// Output:
+	// in 0s
+	// in 1m0s
 }
 
 // This is the wrong way round: the limiter runs before the authentication and never

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/seed-601ed181/ratelimit/algorithms"
@@ -75,11 +76,12 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 		}
 		b.shorten(i, within, charge.Cost)
 	}
+	sent := time.Now()
 	if err := l.store.Take(ctx, b.charges[:b.enforced], b.decisions); err != nil {
 		h.giveUp()
 		return nil, err
 	}
-	now := time.Now()
+	came := time.Now()
 	for i := range b.decisions[:b.enforced] {
 		if !b.decisions[i].Allowed {
 			h.giveUp()
@@ -90,9 +92,9 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 		place := &h.places[i]
 		decision := &b.decisions[place.charge]
 		if place.spare {
-			decision.Delay = max(0, place.slot.at.Sub(now))
+			decision.Delay = max(0, place.slot.at.Sub(came))
 		} else {
-			place.slot = slot{now.Add(decision.Delay), place.units}
+			place.slot = slot{l.clock.when(decision.At, sent, came).Add(decision.Delay), place.units}
 		}
 	}
 	return h, nil
@@ -113,12 +115,15 @@ func (h *held) enter() bool {
 	return h.entered
 }
 
-// latest is how long until the latest turn.
-func (h *held) latest() (wait time.Duration) {
-	for _, place := range h.places {
-		wait = max(wait, time.Until(place.slot.at))
+// latest is the place with the latest turn, of at least one.
+func (h *held) latest() *place {
+	latest := &h.places[0]
+	for i := range h.places {
+		if h.places[i].slot.at.After(latest.slot.at) {
+			latest = &h.places[i]
+		}
 	}
-	return wait
+	return latest
 }
 
 // join stands in line for each turn, and says whether there is anything to wait for.
@@ -140,8 +145,15 @@ func (h *held) join() {
 // tooMany says that the request was refused because too many wait, not for its limits.
 func (h *held) tooMany() bool { return h != nil && h.full }
 
-// hold lets the request wait and tells the hook of it.
-func (l *Limiter) hold(ctx context.Context, h *held, event Event) error {
+// hold lets a request wait for what the batch was granted.
+func (l *Limiter) hold(p *passed, r *http.Request, h *held) error {
+	i := h.latest().charge
+	policy := p.batch.owners[i]
+	return l.holdAs(p, h, Event{Request: r, Key: p.batch.identityOf(policy), Policy: policy.Name, Decision: p.batch.decisions[i]})
+}
+
+// holdAs waits and tells the hook of it.
+func (l *Limiter) holdAs(ctx context.Context, h *held, event Event) error {
 	begin := time.Now()
 	event.Err = h.wait(ctx)
 	event.Waited = time.Since(begin)

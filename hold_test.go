@@ -73,11 +73,13 @@ func newArrivals(limiter *ratelimit.Limiter) *arrivals {
 func (a *arrivals) arrive(name string, header ...string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.ctx[name] = cancel
-	a.send(ctx, name, header...)
+	a.send(ctx, "/", name, header...)
 }
 
-func (a *arrivals) send(ctx context.Context, name string, header ...string) {
-	r := newRequest("GET", "/", peer, append(header, "Name", name)...).WithContext(ctx)
+func (a *arrivals) arriveAt(target, name string) { a.send(context.Background(), target, name) }
+
+func (a *arrivals) send(ctx context.Context, target, name string, header ...string) {
+	r := newRequest("GET", target, peer, append(header, "Name", name)...).WithContext(ctx)
 	w := httptest.NewRecorder()
 	go func() {
 		a.handler.ServeHTTP(w, r)
@@ -152,21 +154,43 @@ func TestDelayHoldsARequestUntilItsTurn(t *testing.T) {
 			a.arrive("3")
 			a.arrive("4")
 		}, "0@0 1=503(1)@0 4=429(1)@0 2@100 3@200"},
-		{"a turn later than MaxWait is not", ratelimit.Config{Routes: ratelimit.Routes{"/": {"long"}}, Policies: []ratelimit.Policy{
+		{"a turn left behind is within MaxWait", one(delays(100, 200*time.Millisecond)), func(a *arrivals) {
+			for i := range 3 {
+				a.arrive(fmt.Sprint(i))
+			}
+			a.leave("1")
+			a.arrive("3")
+		}, "0@0 1=503(1)@0 2@100 3@200"},
+		{"a turn left behind stays when another limit refuses", ratelimit.Config{
+			Policies: []ratelimit.Policy{delays(10, 0), {Name: "each", Limits: perMinute(1), Key: func(r *http.Request) (ratelimit.Key, error) {
+				return ratelimit.Key{ID: r.Header.Get("Name")}, nil
+			}}},
+			Routes: ratelimit.Routes{"/": {"api", "each"}}, Default: "api",
+		}, func(a *arrivals) {
+			for i := range 3 {
+				a.arrive(fmt.Sprint(i))
+			}
+			a.leave("2")
+			a.arrive("1") // once too often
+			a.arrive("3")
+		}, "0@0 2=503(1)@0 1=429(60)@0 1@100 3@200"},
+		{"a turn left behind that is later than MaxWait is not", ratelimit.Config{Policies: []ratelimit.Policy{
 			{Name: "long", Limits: tenASecond(100), Action: ratelimit.Delay},
 			{Name: "short", Quota: "long", Action: ratelimit.Delay, MaxWait: 200 * time.Millisecond},
-		}, Default: "long"}, func(a *arrivals) {
+		}, Routes: ratelimit.Routes{"/short": {"short"}}, Default: "long"}, func(a *arrivals) {
 			for i := range 4 {
 				a.arrive(fmt.Sprint(i))
 			}
 			a.leave("3")
-		}, "0@0 3=503(1)@0 1@100 2@200"},
+			a.arriveAt("/short", "4")
+			a.arrive("5")
+		}, "0@0 3=503(1)@0 4=429(1)@0 1@100 2@200 5@300"},
 		{"a deadline too early is known at once", one(delays(10, 0)), func(a *arrivals) {
 			a.arrive("a")
 			ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 			time.AfterFunc(time.Minute, cancel)
 			for i := range 3 {
-				a.send(ctx, fmt.Sprint(i))
+				a.send(ctx, "/", fmt.Sprint(i))
 			}
 			a.arrive("b") // what was refused took nothing
 		}, "a@0 2=429(1)@0 0@100 1@200 b@300"},
@@ -291,6 +315,28 @@ func TestHooksAreToldHowLongARequestWaited(t *testing.T) {
 	})
 }
 
+// A context also ends at a deadline of the service's own, or as it shuts down, while the
+// client listens.
+func TestWhoIsHeldNoLongerIsToldSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store:    memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(3), Action: ratelimit.Delay}},
+		})
+		h := limiter.Handler(ok)
+		get(h, "/")
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		resp := send(h, newRequest("GET", "/", peer, "Accept", "text/plain").WithContext(ctx))
+		body, err := io.ReadAll(resp.Body)
+		if want := "This request could not wait for its turn. Try again in 1 s.\n"; resp.StatusCode != 503 || string(body) != want || err != nil {
+			t.Errorf("got %d %q (%v), want 503 %q", resp.StatusCode, body, err, want)
+		}
+		wantHeaders(t, resp.Header, "Retry-After", "1", "X-RateLimit-Limit", "3")
+		time.Sleep(time.Second)
+	})
+}
+
 // Beyond the bound a request is refused and leaves nothing behind.
 func TestAHundredThousandBeyondTheBoundGrowNoMemory(t *testing.T) {
 	const waiting, beyond = 500, 100_000
@@ -364,9 +410,10 @@ func heap() int {
 func TestShutdownDrains(t *testing.T) {
 	limiter := build(t, ratelimit.Config{
 		Store:    memstore.New(memstore.Config{}),
-		Policies: []ratelimit.Policy{{Name: "api", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 10, Rate: 50, Per: time.Second}}, Action: ratelimit.Delay}},
+		Policies: []ratelimit.Policy{{Name: "api", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 10, Rate: 10, Per: time.Second}}, Action: ratelimit.Delay}},
 	})
-	server := httptest.NewServer(limiter.Handler(ok))
+	var reached hits
+	server := httptest.NewServer(limiter.Handler(&reached))
 	defer server.Close()
 	const requests = 6
 	statuses := make(chan int, requests)
@@ -382,8 +429,11 @@ func TestShutdownDrains(t *testing.T) {
 			statuses <- resp.StatusCode
 		}()
 	}
-	for limiter.Waiting() < 3 {
+	for limiter.Waiting()+int(reached.Load()) < requests {
 		time.Sleep(time.Millisecond)
+	}
+	if limiter.Waiting() == 0 {
+		t.Error("all have gone before the shutdown, on a machine this slow")
 	}
 	if err := server.Config.Shutdown(context.Background()); err != nil {
 		t.Error(err)

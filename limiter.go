@@ -28,6 +28,7 @@ type Limiter struct {
 	lines   *lines
 	askers  *askers
 	resting *resting
+	clock   storeClock
 
 	update sync.Mutex
 	stated map[string]bool // policies that For and NewTransport name
@@ -77,7 +78,8 @@ func (l *Limiter) Update(policies []Policy) error {
 
 // Take charges the key with one request under the policy. Of several limits the
 // decision is the tightest one's. A policy that is Disabled or on trial for the key
-// admits.
+// admits. Take doesn't wait: who is admitted by a leaky bucket should do so for the Delay
+// of the decision, or call [Limiter.Wait] instead.
 func (l *Limiter) Take(ctx context.Context, key Key, policy string) (Decision, error) {
 	return l.take(ctx, key, policy, nil)
 }

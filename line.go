@@ -210,6 +210,9 @@ func (l *lines) discard(ln *line, i int) {
 
 // spare is the place of the first slot that is left when all who wait have theirs.
 func (ln *line) spare() int {
+	if len(ln.slots) == ln.waiters.Len() {
+		return len(ln.slots)
+	}
 	i := 0
 	for e := ln.waiters.Front(); e != nil && i < len(ln.slots); i++ {
 		if e.Value.(*waiter).units <= ln.slots[i].units {

@@ -11,7 +11,8 @@ import (
 )
 
 // Handler is middleware for a whole router: each request is counted under the policies
-// that Config.Routes or Config.Default give it, and reaches next or is refused.
+// that Config.Routes or Config.Default give it, and reaches next, at once or with [Delay]
+// when its turn comes, or is refused.
 //
 // Every counted answer carries X-RateLimit-Limit, X-RateLimit-Remaining and
 // X-RateLimit-Reset, or what Config.Headers has instead; a refusal is 429 with
@@ -104,11 +105,10 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 		return
 	}
 
-	// Announce, then answer.
+	// Announce, then answer who is refused.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
 		p.admission.Policy, p.admission.Decision = policy.Name, decision
-		event := Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision}
-		config.Hooks.decided(p, event)
+		config.Hooks.decided(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: decision})
 		config.wire.announce(p, decision)
 		config.wire.announceItems(p.header, b)
 		if !decision.Allowed {
@@ -119,10 +119,12 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 			l.refuse(w, r, config, overLimit(policy.Name, decision, b.violated()))
 			return
 		}
-		if turns.waits() && l.hold(p, turns, event) != nil {
-			l.refuse(w, r, config, Refusal{Status: http.StatusServiceUnavailable, RetryAfter: time.Second})
-			return
-		}
+	}
+
+	// Hold it until its turn.
+	if turns.waits() && l.hold(p, r, turns) != nil {
+		l.refuse(w, r, config, Refusal{Status: http.StatusServiceUnavailable, Policy: p.admission.Policy, RetryAfter: time.Second})
+		return
 	}
 	l.tryShadows(r, config, p)
 	if p.class.countIf {

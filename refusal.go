@@ -22,10 +22,10 @@ import (
 // expose. With Headers.Draft a 429 also has violated-policies. Names of policies that
 // no header tells a client are not in it.
 type Refusal struct {
-	// Status is 429, 503 when the store could not decide under [FailClosed], or 403 when
-	// Config.Deny refused.
+	// Status is 429, 503 when the store could not decide under [FailClosed] or the context
+	// of a request that was held by [Delay] ended, or 403 when Config.Deny refused.
 	Status int
-	// Policy is the one that refused, "" unless Status is 429.
+	// Policy is the one that refused with 429 or held the request, "" otherwise.
 	Policy string
 	// Decision is its answer; zero unless Status is 429.
 	Decision Decision
@@ -113,6 +113,8 @@ func (refusal Refusal) waits() bool {
 // detail is for the client: it says nothing of keys, stores or errors.
 func (refusal Refusal) detail() string {
 	switch {
+	case refusal.Status == http.StatusServiceUnavailable && refusal.Policy != "":
+		return fmt.Sprintf("This request could not wait for its turn. Try again in %d s.", waitSeconds(refusal.RetryAfter))
 	case refusal.Status == http.StatusServiceUnavailable:
 		return fmt.Sprintf("The rate limit can't be checked right now. Try again in %d s.", waitSeconds(refusal.RetryAfter))
 	case refusal.Status != http.StatusTooManyRequests:

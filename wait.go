@@ -155,7 +155,7 @@ func (l *Limiter) wait(ctx context.Context, key Key, name string, n *int64) erro
 	if h.join(); !h.waits() {
 		return nil
 	}
-	return l.hold(ctx, h, Event{Key: c.identity, Policy: c.policy.Name, Decision: h.decision})
+	return l.holdAs(ctx, h, Event{Key: c.identity, Policy: c.policy.Name, Decision: h.decision})
 }
 
 func (l *Limiter) reserve(ctx context.Context, key Key, name string, n *int64) (*Reservation, error) {
@@ -220,14 +220,15 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 		if last := b.decisions[len(b.decisions)-1]; c.heeds && !h.full && !last.Allowed {
 			return nil, &paused{last.RetryAfter, queue.Capacity}
 		}
-		refused := c.refused(h, queue, b, most)
+		refused := c.refused(h, queue, b, timeLeft(ctx))
 		if refused.Err != nil && refused.Wait <= most {
-			// The queue was cut to whole turns, and this one ends after the next.
+			// The queue was cut to whole turns, and the deadline is within the next.
 			return l.takeTurn(ctx, c, timeFor(queue, 1+unitsIn(queue, most)), enter)
 		}
 		return nil, refused
 	}
-	if wait := h.latest(); wait > 0 && enter && wait > timeLeft(ctx) {
+	if deadline, ok := ctx.Deadline(); enter && ok && len(h.places) > 0 && h.latest().slot.at.After(deadline) {
+		wait := time.Until(h.latest().slot.at) // somebody came in between
 		h.giveUp()
 		return nil, c.tooLate(wait, timeLeft(ctx), wait)
 	}
@@ -245,8 +246,8 @@ func (b *batch) queue() (algorithms.LeakyBucket, bool) {
 	return limits.queue()
 }
 
-// refused says why the queue, which holds turns until most at the longest, has none.
-func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, most time.Duration) *WaitError {
+// refused says why the queue has no turn for a caller with so much time left.
+func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, left time.Duration) *WaitError {
 	d := h.decision
 	e := &WaitError{Policy: c.policy.Name, Wait: d.RetryAfter, RetryAfter: d.RetryAfter}
 	switch {
@@ -268,7 +269,7 @@ func (c *caller) refused(h *held, queue algorithms.LeakyBucket, b *batch, most t
 	}
 	switch {
 	case patient.Capacity-c.cost > turns:
-		return c.tooLate(e.Wait, most, e.RetryAfter)
+		return c.tooLate(e.Wait, left, e.RetryAfter)
 	case patient.Capacity < queue.Capacity:
 		e.Reason = fmt.Sprintf("its MaxWait is %v", c.policy.MaxWait)
 	default:
