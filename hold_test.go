@@ -382,8 +382,8 @@ func TestAHundredThousandBeyondTheBoundGrowNoMemory(t *testing.T) {
 			limiter := build(t, ratelimit.Config{
 				Store:      store,
 				MaxWaiting: waiting,
-				// A turn a minute: none comes while the test runs.
-				Policies: []ratelimit.Policy{{Name: "api", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 1e6, Rate: 1, Per: time.Minute}}, Action: ratelimit.Delay}},
+				// A turn an hour: none comes while the test runs.
+				Policies: []ratelimit.Policy{{Name: "api", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 1e6, Rate: 1, Per: time.Hour}}, Action: ratelimit.Delay}},
 			})
 			h := limiter.Handler(ok)
 			ctx, cancel := context.WithCancel(context.Background())

@@ -22,12 +22,15 @@ import (
 //   - RateLimit-Remaining, X-RateLimit-Remaining or X-Rate-Limit-Remaining below 1, on
 //     any status, until what -Reset-After or -Reset says.
 //
-// Vendors don't agree on what a reset is. A number below 1e9 is seconds from now, as
+// Vendors don't agree on what a Reset is. A number below 1e9 is seconds from now, as
 // Reddit and Zendesk send; one above is the Unix epoch in seconds, as GitHub, GitLab and
 // Okta send, or from 1e11 in milliseconds or finer. A fraction, a date and a duration
-// such as 6m0s are read too. Instants are compared with the response's own Date, so that the
-// clocks need not agree. What can't be read says nothing. Quota fields of an answer from
-// a cache (Age above 0) are ignored, as the draft asks.
+// such as 6m0s are read too. Instants are compared with the response's own Date, so that
+// the clocks need not agree. A Reset by which a bucket is full again is later than need be;
+// RateLimit says better, or a function of yours.
+//
+// What can't be read says nothing. Quota fields of an answer from a cache (Age above 0)
+// are ignored, as the draft asks.
 func PauseOf(r *http.Response) (pause time.Duration, why string) {
 	return pauseOf(r, time.Now())
 }
@@ -42,7 +45,7 @@ func pauseOf(r *http.Response, now time.Time) (time.Duration, string) {
 	}
 	switch r.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusForbidden:
-		if pause := span(h.Get("Retry-After"), now); pause > 0 {
+		if pause := delayIn(h.Get("Retry-After"), now); pause > 0 {
 			return pause, because("Retry-After", h.Get("Retry-After"))
 		}
 	}
@@ -56,28 +59,21 @@ func pauseOf(r *http.Response, now time.Time) (time.Duration, string) {
 		if left, ok := number(h.Get(prefix + "Remaining")); !ok || left >= 1 {
 			continue
 		}
-		for _, name := range [...]string{prefix + "Reset-After", prefix + "Reset"} {
-			if pause := span(h.Get(name), now); pause > 0 {
-				return pause, because(name, h.Get(name))
-			}
+		if pause := delayIn(h.Get(prefix+"Reset-After"), now); pause > 0 {
+			return pause, because(prefix+"Reset-After", h.Get(prefix+"Reset-After"))
+		}
+		if pause := resetIn(h.Get(prefix+"Reset"), now); pause > 0 {
+			return pause, because(prefix+"Reset", h.Get(prefix+"Reset"))
 		}
 	}
 	return 0, ""
 }
 
-// span is how long it is until what a header says; 0 if that is past or can't be read.
-func span(text string, now time.Time) time.Duration {
+// delayIn is how long it is until what a header says in which a number is never an instant;
+// 0 if that is past or can't be read.
+func delayIn(text string, now time.Time) time.Duration {
 	text = strings.TrimSpace(text)
 	if n, ok := number(text); ok {
-		const epoch, finer = 1e9, 1e11 // 2001, and the year 5138
-		for range 3 {
-			if n >= finer {
-				n /= 1000
-			}
-		}
-		if n >= epoch {
-			n -= float64(now.UnixMilli()) / 1000
-		}
 		return seconds(n)
 	}
 	if d, err := time.ParseDuration(text); err == nil {
@@ -92,6 +88,21 @@ func span(text string, now time.Time) time.Duration {
 		}
 	}
 	return 0
+}
+
+// resetIn is delayIn of a header in which a number may be an instant.
+func resetIn(text string, now time.Time) time.Duration {
+	const epoch, finer = 1e9, 1e11 // 2001, and the year 5138
+	n, ok := number(strings.TrimSpace(text))
+	if !ok || n < epoch {
+		return delayIn(text, now)
+	}
+	for range 3 {
+		if n >= finer {
+			n /= 1000
+		}
+	}
+	return seconds(n - float64(now.UnixMilli())/1000)
 }
 
 // seconds is so many of them as a duration, rounded up to milliseconds.
@@ -125,7 +136,7 @@ func quotaBack(h http.Header, now time.Time) (pause time.Duration) {
 				window = policies[i].first("w")
 			}
 		}
-		pause = max(pause, span(window, now))
+		pause = max(pause, delayIn(window, now))
 	}
 	return pause
 }

@@ -96,6 +96,79 @@ func TestPauseOf(t *testing.T) {
 	}
 }
 
+// What servers send by the table of headers, read back: Retry-After of what was refused,
+// and without it the quota fields of a limit that is used up.
+func TestPauseOfReadsTheHeaderCases(t *testing.T) {
+	seconds := func(ms *int64, least int64) time.Duration {
+		if ms == nil {
+			return 0
+		}
+		// No header says more than 2^31-1 seconds.
+		return time.Duration(min(max(*ms/1000+min(1, *ms%1000), least), 1<<31-1)) * time.Second
+	}
+	read := 0
+	for _, tc := range headerCases(t) {
+		from := func(headers map[string]string, leaveOut string) time.Duration {
+			r := &http.Response{StatusCode: tc.Status, Header: http.Header{}}
+			r.Header.Set("Date", time.UnixMilli(tc.NowUnixMS).UTC().Format(http.TimeFormat))
+			for name, value := range headers {
+				if name != leaveOut && value != "" {
+					r.Header.Set(name, value)
+				}
+			}
+			pause, _ := ratelimit.PauseOf(r)
+			if pause > 0 {
+				read++
+			}
+			return pause
+		}
+		if after := tc.Headers["Retry-After"]; after != "" {
+			n, err := strconv.Atoi(after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := from(tc.Headers, ""), time.Duration(n)*time.Second; got != want {
+				t.Errorf("%s: got %v from Retry-After, want %v", tc.Name, got, want)
+			}
+		}
+		if strings.Contains(tc.Draft8["RateLimit"], ";t=") {
+			var want time.Duration
+			for _, p := range tc.Policies {
+				switch {
+				case p.Remaining > 0:
+				case p.RetryAfterMS != nil:
+					want = max(want, seconds(p.RetryAfterMS, 1))
+				default:
+					want = max(want, seconds(p.EffectiveWindowMS, 0))
+				}
+			}
+			if got := from(tc.Draft8, ""); got != want {
+				t.Errorf("%s: got %v from %s, want %v", tc.Name, got, tc.Draft8["RateLimit"], want)
+			}
+		}
+		if len(tc.Policies) != 1 || tc.DeltaSeconds["X-RateLimit-Reset"] == "" {
+			continue
+		}
+		var want time.Duration
+		if p := tc.Policies[0]; p.Remaining < 1 {
+			want = seconds(p.ResetInMS, 0)
+		}
+		if want >= 1e9*time.Second {
+			continue // 30 years and more read as an instant
+		}
+		if got := from(tc.DeltaSeconds, "Retry-After"); got != want {
+			t.Errorf("%s: got %v from seconds, want %v", tc.Name, got, want)
+		}
+		// An epoch is rounded up, and Date down, each by less than a second.
+		if got := from(tc.Headers, "Retry-After"); want > 0 && (got < want-time.Second || got > want+time.Second) {
+			t.Errorf("%s: got %v from an epoch, want %v", tc.Name, got, want)
+		}
+	}
+	if read < 60 {
+		t.Errorf("only %d headers asked for a pause", read)
+	}
+}
+
 // Without a Date the clock of this process counts.
 func TestPauseOfWithoutADate(t *testing.T) {
 	r := answerOf(429, "Retry-After", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat))
@@ -144,7 +217,7 @@ func FuzzPauseOf(f *testing.F) {
 		if len(why) > 700 { // 64 characters, escaped
 			t.Errorf("got a reason of %d bytes", len(why))
 		}
-		if n, err := strconv.ParseUint(retryAfter, 10, 29); err == nil && status == 429 && n > 0 && got != time.Duration(n)*time.Second {
+		if n, err := strconv.ParseUint(retryAfter, 10, 31); err == nil && status == 429 && n > 0 && got != time.Duration(n)*time.Second {
 			t.Errorf("Retry-After: %s gave %v", retryAfter, got)
 		}
 	})
