@@ -100,12 +100,10 @@ func (l *Limiter) takeAs(ctx context.Context, config *compiled, key Key, name st
 	if p := config.policies[name]; p != nil && p.Disabled {
 		return Decision{At: time.Now(), Allowed: true}, nil
 	}
-	d, err := l.one(ctx, config, key, name, n, take)
+	d, identity, err := l.one(ctx, config, key, name, n, take)
 	if err != nil {
 		return Decision{}, err
 	}
-	key = key.orAnonymous()
-	identity := key.canonical(new(strings.Builder), config.HashKey)
 	shadow := !config.policies[name].enforced(identity)
 	if hook := config.Hooks.decided(&d); hook != nil {
 		hook(ctx, Event{Key: identity, Policy: name, Decision: d, Shadow: shadow})
@@ -118,13 +116,14 @@ func (l *Limiter) takeAs(ctx context.Context, config *compiled, key Key, name st
 
 // Peek tells where the key stands under the policy and changes nothing.
 func (l *Limiter) Peek(ctx context.Context, key Key, policy string) (Decision, error) {
-	return l.one(ctx, l.config.Load(), key, policy, new(int64), Store.Peek)
+	d, _, err := l.one(ctx, l.config.Load(), key, policy, new(int64), Store.Peek)
+	return d, err
 }
 
 // Settle corrects what was charged, after the fact and without ever refusing: n > 0
 // charges n units more, n < 0 gives them back.
 func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) error {
-	_, err := l.one(ctx, l.config.Load(), key, policy, &n, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+	_, _, err := l.one(ctx, l.config.Load(), key, policy, &n, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
 		return s.Settle(ctx, charges)
 	})
 	return err
@@ -133,7 +132,7 @@ func (l *Limiter) Settle(ctx context.Context, key Key, policy string, n int64) e
 // Reset forgets what the key has used under the policy, and so under every policy of
 // the same quota, and ends a block or a pause.
 func (l *Limiter) Reset(ctx context.Context, key Key, policy string) error {
-	_, err := l.one(ctx, l.config.Load(), key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
+	_, _, err := l.one(ctx, l.config.Load(), key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, _ []Decision) error {
 		if len(charges) > 0 {
 			charges = append(charges, pauseOfCounter(charges[0].Key))
 		}
@@ -142,12 +141,13 @@ func (l *Limiter) Reset(ctx context.Context, key Key, policy string) error {
 	return err
 }
 
-// one asks about one key under one policy; n is the cost, nil the policy's own.
+// one asks about one key under one policy, and tells the key's identity; n is the cost,
+// nil the policy's own.
 func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name string, n *int64,
-	ask func(Store, context.Context, []algorithms.Charge, []Decision) error) (Decision, error) {
+	ask func(Store, context.Context, []algorithms.Charge, []Decision) error) (_ Decision, identity string, _ error) {
 	p, ok := config.policies[name]
 	if !ok {
-		return Decision{}, noPolicy(name)
+		return Decision{}, "", noPolicy(name)
 	}
 	cost := p.cost(nil)
 	if n != nil {
@@ -157,7 +157,9 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 	b := newBatch()
 	defer b.free()
 	var texts strings.Builder
-	l.charge(ctx, b, &texts, p, &key, key.canonical(&texts, config.HashKey), cost, false)
+	texts.Grow(2*(len(key.Kind)+len(":")+len(key.ID)) + len("{}:") + len(p.quota.name))
+	identity = key.canonical(&texts, config.HashKey)
+	l.charge(ctx, b, &texts, p, &key, identity, cost, false)
 	if p.Action == Delay {
 		for i := range b.charges {
 			if most, delays := b.delays(i); delays && cost > 0 {
@@ -168,12 +170,12 @@ func (l *Limiter) one(ctx context.Context, config *compiled, key Key, name strin
 		}
 	}
 	if err := ask(l.store, ctx, b.charges, b.decisions); err != nil {
-		return Decision{}, err
+		return Decision{}, "", err
 	}
 	if _, d := b.tightest(0, b.enforced); d != nil {
-		return *d, nil
+		return *d, identity, nil
 	}
-	return Decision{}, nil
+	return Decision{}, identity, nil
 }
 
 func noPolicy(name string) error {

@@ -24,7 +24,7 @@ var guards = []struct {
 		{"decisions/s, 64 goroutines, to ulule", false, 1.8, toBest(at(redisCell, 64), store, perSecond, []string{ululeV3}, false)},
 		{"Redis CPU, 64 goroutines, to ulule", true, 0.6, toBest(at(redisCell, 64), store, redisCPU, []string{ululeV3}, true)},
 		{"bytes to Redis, 64 goroutines, to ulule", true, 0.6, toBest(at(redisCell, 64), store, bytesIn, []string{ululeV3}, true)},
-		{"allocations, 64 goroutines", true, 8, itself(at(redisCell, 64), store, allocations)},
+		{"allocations, 64 goroutines", true, 7, itself(at(redisCell, 64), store, allocations)},
 	}},
 	{"keys in Redis", func(s *suite) error {
 		return s.redisKeys(contestantsOf(store, ululeV3))
@@ -41,8 +41,8 @@ var guards = []struct {
 		s.inMemory(memoryContestants, []int{10_000})
 		return nil
 	}, []target{
-		{"serial, to the best peer", true, 2.8, toBest(at(memoryCell, 10_000), ourMemory, serial, memoryPeers, true)},
-		{"parallel, to the best peer", true, 2.5, toBest(at(memoryCell, 10_000), ourMemory, parallel, memoryPeers, true)},
+		{"serial, to the best peer", true, 1.7, toBest(at(memoryCell, 10_000), ourMemory, serial, memoryPeers, true)},
+		{"parallel, to the best peer", true, 1.7, toBest(at(memoryCell, 10_000), ourMemory, parallel, memoryPeers, true)},
 		{"allocations", true, 0, itself(at(memoryCell, 10_000), ourMemory, allocations)},
 	}},
 	{"memory of a key", func(s *suite) error {
@@ -55,7 +55,7 @@ var guards = []struct {
 		s.middlewares(middlewareContestants)
 		return nil
 	}, []target{
-		{"admitted, to the best peer", true, 1.8, toBest(middlewareCell+" "+admitted, middleware, nanoseconds, middlewarePeers, true)},
+		{"admitted, to the best peer", true, 1.4, toBest(middlewareCell+" "+admitted, middleware, nanoseconds, middlewarePeers, true)},
 		{"allocations, admitted", true, 2, itself(middlewareCell+" "+admitted, middleware, allocations)},
 	}},
 }

@@ -12,6 +12,7 @@ import (
 func report(w io.Writer, r results, server string) {
 	fmt.Fprintf(w, "# Benchmarks\n\nMedian (least to greatest) of the rounds. %s, %s/%s, GOMAXPROCS %d, %s; client, server and load on this one machine.\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), server)
+	summary(w, r)
 	redis := redisNames()
 	for _, n := range goroutines {
 		title := fmt.Sprintf("Decisions on Redis, %s, 10,000 keys, all admitted", count(n, "goroutine"))
