@@ -131,6 +131,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 
 	// Hold it until its turn.
 	if turns.waits() && l.hold(p, r, turns) != nil {
+		l.giveBack(p, http.StatusServiceUnavailable)
 		l.refuse(w, r, config, Refusal{Status: http.StatusServiceUnavailable, Policy: p.admission.Policy, RetryAfter: time.Second})
 		return
 	}
