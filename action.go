@@ -63,7 +63,7 @@ func (l Limits) queue() (algorithms.LeakyBucket, bool) {
 // where a turn would be later. So the store itself refuses what would wait too long, and
 // as the shape of the bucket doesn't depend on its capacity, the counter is the same.
 func within(queue algorithms.LeakyBucket, most time.Duration, units int64) algorithms.LeakyBucket {
-	queue.Capacity = min(queue.Capacity, units+unitsIn(queue, most))
+	queue.Capacity = min(queue.Capacity, min(units, maxCost)+unitsIn(queue, most))
 	return queue
 }
 
