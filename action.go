@@ -63,9 +63,6 @@ func checkAction(path string, p Policy, mistake func(string, any, string)) {
 	if p.MaxWait != 0 && p.Action != Delay {
 		mistake(path+".MaxWait", p.MaxWait, "must be left out without Action: Delay")
 	}
-	if p.CountIf != nil && p.Action == Delay {
-		mistake(path+".CountIf", nil, "must be left out with Action: Delay: a turn that was used can't be given back")
-	}
 }
 
 // checkQueues refuses limits that hand out no turns in a quota of which a policy delays.
@@ -113,7 +110,7 @@ func (l Limits) queue() (algorithms.LeakyBucket, bool) {
 // where a turn would be later. So the store itself refuses what would wait too long, and
 // as the shape of the bucket doesn't depend on its capacity, the counter is the same.
 func within(queue algorithms.LeakyBucket, most time.Duration, units int64) algorithms.LeakyBucket {
-	queue.Capacity = min(queue.Capacity, units+queue.Burst+unitsIn(queue, most))
+	queue.Capacity = min(queue.Capacity, min(units, maxCost)+queue.Burst+unitsIn(queue, most))
 	return queue
 }
 

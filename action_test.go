@@ -42,7 +42,12 @@ func TestMistakesOfAPolicyThatDelays(t *testing.T) {
 			`Policies["c"].MaxWait must be at least a turn, or nothing is ever held: 100ms, got 99ms`,
 		}},
 		{"CountIf", []ratelimit.Policy{{Name: "a", Limits: queue, Action: ratelimit.Delay, CountIf: func(int) bool { return true }}},
-			[]string{`Policies["a"].CountIf must be left out with Action: Delay: a turn that was used can't be given back`}},
+			[]string{`Policies["a"].CountIf must be left out, as a policy of its quota has Action: Delay: a turn that was used can't be given back`}},
+		{"CountIf in another policy of the quota", []ratelimit.Policy{
+			{Name: "a", Limits: queue, Action: ratelimit.Delay},
+			{Name: "b", Quota: "a", CountIf: func(int) bool { return true }},
+			{Name: "c", Limits: queue, CountIf: func(int) bool { return true }},
+		}, []string{`Policies["b"].CountIf must be left out, as a policy of its quota has Action: Delay: a turn that was used can't be given back`}},
 		{"no limits at all", []ratelimit.Policy{{Name: "a", Action: ratelimit.Delay}},
 			[]string{`Policies["a"].Limits is required: a limit and its window, such as algorithms.SlidingWindowCounter{Limit: 100, Window: time.Minute}`}},
 	} {

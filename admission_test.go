@@ -280,6 +280,44 @@ func TestShadowNeverRefusesAndNeverShows(t *testing.T) {
 	wantHeaders(t, resp.Header, noRateHeaders...)
 }
 
+// What a request on trial gives back is what it took: beside an enforced policy of the
+// same counters its own part, and nothing if it was refused.
+func TestShadowsGiveBackWhatTheyTook(t *testing.T) {
+	isError := func(status int) bool { return status >= 400 }
+	refund := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _ = ratelimit.Refund(r.Context(), 1) })
+	served := 0
+	errorFirst := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if served++; served == 1 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	for _, tc := range []struct {
+		name         string
+		enforced     ratelimit.Policy
+		trial        ratelimit.Policy
+		handler      http.Handler
+		api, onTrial int64
+	}{
+		{"the enforced one, of shared counters", ratelimit.Policy{CountIf: isError}, ratelimit.Policy{Quota: "api", Cost: 2}, ok, 4, 4},
+		{"the one on trial, of shared counters", ratelimit.Policy{}, ratelimit.Policy{Quota: "api", Cost: 2, CountIf: isError}, ok, 7, 7},
+		{"both, of shared counters", ratelimit.Policy{CountIf: isError}, ratelimit.Policy{Quota: "api", Cost: 2, CountIf: isError}, ok, 10, 10},
+		{"the one on trial, refused the second time", ratelimit.Policy{}, ratelimit.Policy{Limits: perMinute(5), Cost: 3, CountIf: isError}, errorFirst, 7, 2},
+		{"a refund, refused the second time", ratelimit.Policy{}, ratelimit.Policy{Limits: perMinute(5), Cost: 4}, refund, 10, 2},
+	} {
+		tc.enforced.Name, tc.enforced.Limits = "api", perMinute(10)
+		tc.trial.Name, tc.trial.Shadow = "trial", true
+		l := build(t, ratelimit.Config{
+			Policies: []ratelimit.Policy{tc.enforced, tc.trial}, Routes: ratelimit.Routes{"/": {"api", "trial"}}, Default: "api",
+		})
+		for range 3 {
+			get(l.Handler(tc.handler), "/")
+		}
+		if api, onTrial := remaining(t, l, "api"), remaining(t, l, "trial"); api != tc.api || onTrial != tc.onTrial {
+			t.Errorf("%s: %d and %d left, want %d and %d", tc.name, api, onTrial, tc.api, tc.onTrial)
+		}
+	}
+}
+
 func TestTakeObeysShadowAndDisabled(t *testing.T) {
 	var shadows atomic.Int64
 	l := build(t, ratelimit.Config{

@@ -20,6 +20,7 @@ type batch struct {
 	entries   []entry
 	waits     bool    // whatever the Action: the caller waits
 	enforced  int     // how many of the charges can refuse; the others are shadows'
+	tried     bool    // the shadows' have been taken too
 	never     *policy // its limits can't be, so it refuses everything
 }
 
@@ -232,11 +233,19 @@ func (b *batch) settle(charges []algorithms.Charge, e entry, n int64) []algorith
 	return charges
 }
 
-// countersOf is the run of charges, one for each limit, that the entry draws on.
+// countersOf is the run of charges, one for each limit, that the entry has taken: none
+// of a shadow that refused.
 func (b *batch) countersOf(e entry) (from, to int) {
-	from = max(0, b.find(e.key, 0))
+	first, end := 0, b.enforced
+	if e.shadow {
+		first, end = end, len(b.charges)
+	}
+	from = b.find(e.key, first)
+	if from < 0 || from >= end || e.shadow && !b.tried {
+		return 0, 0
+	}
 	to = from
-	for to < len(b.charges) && b.charges[to].Key == e.key {
+	for to < end && b.charges[to].Key == e.key {
 		to++
 	}
 	return from, to

@@ -274,6 +274,9 @@ func compilePolicies(policies []Policy, mistake func(string, any, string)) map[s
 			checkCost(policyPath(i, p)+".Cost", max(1, p.Cost), q, mistake)
 		}
 		checkMaxWait(policyPath(i, p)+".MaxWait", p.MaxWait, q, mistake)
+		if p.CountIf != nil && q.delays {
+			mistake(policyPath(i, p)+".CountIf", nil, "must be left out, as a policy of its quota has Action: Delay: a turn that was used can't be given back")
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byQuota)) {
 		if q := byQuota[name]; q.delays {

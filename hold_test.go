@@ -365,6 +365,42 @@ func TestWhoIsHeldNoLongerIsToldSo(t *testing.T) {
 	})
 }
 
+// Who leaves the line is answered 503: what a policy with CountIf beside it took, and what
+// is on trial, goes by that status. Leases end.
+func TestWhoLeavesTheLineGivesBackWhatElseItTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := func(status int) func(int) bool { return func(got int) bool { return got == status } }
+		limiter := build(t, ratelimit.Config{
+			Store: memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{
+				{Name: "turns", Limits: tenASecond(5), Action: ratelimit.Delay},
+				{Name: "login", Limits: perMinute(20), CountIf: at(401)},
+				{Name: "errors", Limits: perMinute(20), CountIf: at(503)},
+				{Name: "trial", Limits: perMinute(20), CountIf: at(401), Shadow: true},
+				{Name: "flight", Limits: ratelimit.Limits{algorithms.Concurrency{Limit: 20, Lease: time.Minute}}},
+			},
+			Routes: ratelimit.Routes{"/": {"turns", "login", "errors", "trial", "flight"}}, Default: "turns",
+		})
+		want := func(when string, login, errors, trial, flight int64) {
+			t.Helper()
+			for policy, want := range map[string]int64{"login": login, "errors": errors, "trial": trial, "flight": flight} {
+				if got := remaining(t, limiter, policy); got != want {
+					t.Errorf("%s %d of %s left, want %d", when, got, policy, want)
+				}
+			}
+		}
+		a := newArrivals(limiter)
+		a.arrive("0")
+		want("after one that was served", 20, 20, 20, 20)
+		a.arrive("1")
+		want("while one waits", 19, 19, 20, 19)
+		a.leave("1")
+		want("after it left", 20, 19, 20, 20)
+		time.Sleep(time.Second)
+		a.leave("0")
+	})
+}
+
 // Beyond the bound a request is refused and leaves nothing behind.
 func TestAHundredThousandBeyondTheBoundGrowNoMemory(t *testing.T) {
 	const waiting, beyond = 500, 100_000

@@ -179,6 +179,7 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 	}
 	p.trial = hold(p, l.store, b.charges[b.enforced:], b.decisions[b.enforced:])
 	policy, decision := b.tightest(b.enforced, len(b.charges))
+	b.tried = decision.Allowed
 	if hook := config.Hooks.decided(decision); hook != nil {
 		hook(p, Event{Request: r, Key: b.identityOf(policy), Policy: policy.Name, Decision: *decision, Shadow: true})
 	}

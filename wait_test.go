@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -252,6 +253,7 @@ func TestWhatWaitErrorsSay(t *testing.T) {
 		{one(patient), 2, 1, time.Minute, `ratelimit: waiting for policy "send" takes 200ms, but its MaxWait is 100ms; ask again in 100ms`},
 		{one(bursts), 4, 1, time.Minute, `ratelimit: waiting for policy "send" takes 200ms, but its MaxWait is 100ms; ask again in 100ms`},
 		{one(delays), 0, 4, time.Minute, `ratelimit: waiting for policy "send" is in vain: a cost of 4 is above its limit of 3`},
+		{one(delays), 0, math.MaxInt64, time.Minute, `ratelimit: waiting for policy "send" is in vain: a cost of 9223372036854775807 is above its limit of 3`},
 		{withWaiting(1, delays), 2, 1, time.Minute, `ratelimit: waiting for policy "send" takes 100ms, but 1 wait in this process already (Config.MaxWaiting); ask again in 100ms`},
 		{one(ratelimit.Policy{Name: "send", Limits: bucket(3)}), 3, 2, 150 * time.Millisecond, `ratelimit: waiting for policy "send" takes 200ms, but the deadline is in 150ms; ask again in 200ms`},
 		{one(ratelimit.Policy{Name: "send", Limits: bucket(3)}), 3, 4, time.Minute, `ratelimit: waiting for policy "send" is in vain: a cost of 4 is above its limit of 3`},
