@@ -118,7 +118,7 @@ func TestSentinelFailover(t *testing.T) {
 				t.Errorf("the limit goes on: %s, want 429 only", last.statuses())
 			}
 			atMost(t, "5xx", all.fiveHundreds(), 0)
-			within(t, "first decision by the new master, once it is one", healed-promoted, 2*time.Second)
+			within(t, "first decision by the new master, once it is one", max(0, healed-promoted), 2*time.Second) // the clients may hear of it first
 			everyKeyExpires(t, connect(t, heir))
 		})
 	}
