@@ -20,7 +20,7 @@ var guards = []struct {
 	{"decisions on Redis", func(s *suite) error {
 		return s.onRedis(redisCell, contestantsOf(store, ululeV3), []int{1, 64})
 	}, []target{
-		{"decisions/s, 1 goroutine, to ulule", false, 0.5, toBest(at(redisCell, 1), store, perSecond, []string{ululeV3}, false)},
+		{"decisions/s, 1 goroutine, to ulule", false, 0.4, toBest(at(redisCell, 1), store, perSecond, []string{ululeV3}, false)},
 		{"decisions/s, 64 goroutines, to ulule", false, 1.8, toBest(at(redisCell, 64), store, perSecond, []string{ululeV3}, false)},
 		{"Redis CPU, 64 goroutines, to ulule", true, 0.6, toBest(at(redisCell, 64), store, redisCPU, []string{ululeV3}, true)},
 		{"bytes to Redis, 64 goroutines, to ulule", true, 0.6, toBest(at(redisCell, 64), store, bytesIn, []string{ululeV3}, true)},
@@ -55,7 +55,7 @@ var guards = []struct {
 		s.middlewares(middlewareContestants)
 		return nil
 	}, []target{
-		{"admitted, to the best peer", true, 1.4, toBest(middlewareCell+" "+admitted, middleware, nanoseconds, middlewarePeers, true)},
+		{"admitted, to the best peer", true, 1.7, toBest(middlewareCell+" "+admitted, middleware, nanoseconds, middlewarePeers, true)},
 		{"allocations, admitted", true, 2, itself(middlewareCell+" "+admitted, middleware, allocations)},
 	}},
 }
@@ -63,7 +63,7 @@ var guards = []struct {
 // A bound that doesn't hold is measured again: a busy machine gets over it, a slow change
 // doesn't.
 func TestNothingIsLost(t *testing.T) {
-	const attempts = 3
+	const attempts = 4
 	server, err := redistest.Start()
 	if errors.Is(err, redistest.ErrNoServer) {
 		redistest.Missing(t)
