@@ -19,7 +19,7 @@ import (
 // benchKeys are as many clients as the benchmarks have, with limits they don't reach.
 const benchKeys = 1000
 
-func benchRules(b *testing.B) []algorithms.Rule { return rulesOf(b, 1_000_000, time.Minute) }
+func benchRules(b *testing.B) []algorithms.Rule { return rulesOf(b, 100_000, time.Minute) }
 
 // A decision as a service sees it, with the network and the client in it:
 //
