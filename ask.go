@@ -29,14 +29,15 @@ type asker struct {
 	entered  bool      // counts as one who waits
 	first    chan struct{}
 	tooLate  chan struct{} // closed when the deadline can't be met
+	until    time.Time     // the first wasn't admitted before, as far as was known then
 	element  *list.Element
 }
 
 func newAskers(lines *lines) *askers { return &askers{lines: lines, byKey: make(map[string]*asking)} }
 
 // join puts the asker at the end of its key's queue. Where it would be too late or one
-// too many, it stands in none; wait is how long until the first is admitted at best.
-func (a *askers) join(key string, w *asker) (wait time.Duration, tooMany bool) {
+// too many, it stands in none.
+func (a *askers) join(key string, w *asker) (tooMany bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	q := a.byKey[key]
@@ -44,21 +45,24 @@ func (a *askers) join(key string, w *asker) (wait time.Duration, tooMany bool) {
 		q = new(asking)
 		a.byKey[strings.Clone(key)] = q
 	}
-	w.first, w.tooLate = make(chan struct{}), make(chan struct{})
+	w.first, w.tooLate, w.until = make(chan struct{}), make(chan struct{}), q.until
 	switch {
 	case q.queue.Len() == 0:
 		close(w.first)
 	case w.misses(q.until):
 		close(w.tooLate)
-		return time.Until(q.until), false
+		return false
 	default:
 		if w.entered = a.lines.enter(); !w.entered {
-			return max(0, time.Until(q.until)), true
+			return true
 		}
 	}
 	w.element = q.queue.PushBack(w)
-	return 0, false
+	return false
 }
+
+// wait is how long it takes at best, for an asker that isn't let wait.
+func (w *asker) wait() time.Duration { return max(0, time.Until(w.until)) }
 
 // misses says whether the asker can't be admitted by its deadline.
 func (w *asker) misses(until time.Time) bool {
@@ -76,7 +80,7 @@ func (a *askers) refused(key string, until time.Time) {
 		w, next := e.Value.(*asker), e.Next()
 		if w.misses(until) {
 			q.queue.Remove(e)
-			w.element = nil
+			w.element, w.until = nil, until
 			close(w.tooLate)
 		}
 		e = next
@@ -104,16 +108,6 @@ func (a *askers) leave(key string, w *asker) {
 		q.until = time.Time{}
 		close(first.Value.(*asker).first)
 	}
-}
-
-// until is when the first of the key is admitted at best.
-func (a *askers) until(key string) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if q := a.byKey[key]; q != nil {
-		return q.until
-	}
-	return time.Time{}
 }
 
 // sleep returns after so long, or when the context ends.

@@ -299,7 +299,8 @@ func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
 	key := counterKey(new(strings.Builder), c.policy, c.identity)
 	w := new(asker)
 	w.deadline, _ = ctx.Deadline()
-	if wait, tooMany := l.askers.join(key, w); tooMany {
+	if l.askers.join(key, w) {
+		wait := w.wait()
 		return &WaitError{Policy: c.policy.Name, Wait: wait, RetryAfter: wait, Reason: c.tooMany()}
 	}
 	defer l.askers.leave(key, w)
@@ -314,7 +315,7 @@ func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
 	select {
 	case <-w.first:
 	case <-w.tooLate:
-		wait := time.Until(l.askers.until(key))
+		wait := w.wait()
 		return c.tooLate(wait, timeLeft(ctx), wait)
 	case <-ctx.Done():
 		return ctx.Err()
