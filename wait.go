@@ -314,7 +314,7 @@ func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
 	select {
 	case <-w.first:
 	case <-w.tooLate:
-		wait := time.Until(w.until)
+		wait := max(0, time.Until(w.until))
 		return c.tooLate(wait, timeLeft(ctx), wait)
 	case <-ctx.Done():
 		return ctx.Err()
