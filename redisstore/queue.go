@@ -19,6 +19,10 @@ const (
 	// of go-redis's smallest pool, 10.
 	extraLanes  = 6
 	longestWait = 2 * time.Millisecond
+	// toConnect is how much longer than its callers wait the round trip of an extra lane
+	// may take. It may have to connect first, which takes several: callers who leave
+	// meanwhile would never find a connection otherwise.
+	toConnect = time.Second
 	// maxTogether bounds the calls of one round trip, and with it how long a script
 	// holds Redis: about a microsecond a call.
 	maxTogether = 256
@@ -159,7 +163,7 @@ func (q *queue) drive() {
 			return
 		}
 		q.mu.Unlock()
-		q.send(together)
+		q.send(together, 0)
 	}
 }
 
@@ -173,7 +177,7 @@ func (q *queue) driveOnce() {
 	if together := q.next(); together != nil {
 		q.extra++
 		q.mu.Unlock()
-		q.send(together)
+		q.send(together, toConnect)
 		q.mu.Lock()
 		q.extra--
 	}
@@ -194,9 +198,9 @@ func (q *queue) next() []*call {
 	return together
 }
 
-// send makes one round trip and wakes its callers.
-func (q *queue) send(together []*call) {
-	ctx, cancel := deadlineOf(together)
+// send makes one round trip and wakes its callers. It may take so much longer than they wait.
+func (q *queue) send(together []*call, longer time.Duration) {
+	ctx, cancel := deadlineOf(together, longer)
 	defer cancel()
 	trips := q.pack(ctx, together)
 	if len(trips) == 0 {
@@ -208,9 +212,9 @@ func (q *queue) send(together []*call) {
 	}
 }
 
-// deadlineOf is a context for as long as any of the callers waits. It is nobody's own:
-// one who leaves takes no other along.
-func deadlineOf(together []*call) (context.Context, context.CancelFunc) {
+// deadlineOf is a context for as long as any of the callers waits, and longer. It is
+// nobody's own: one who leaves takes no other along.
+func deadlineOf(together []*call, longer time.Duration) (context.Context, context.CancelFunc) {
 	var latest time.Time
 	for _, c := range together {
 		if c.deadline.IsZero() {
@@ -220,7 +224,7 @@ func deadlineOf(together []*call) (context.Context, context.CancelFunc) {
 			latest = c.deadline
 		}
 	}
-	return context.WithDeadline(context.Background(), latest)
+	return context.WithDeadline(context.Background(), latest.Add(longer))
 }
 
 func (q *queue) sendOne(ctx context.Context, c *call) {

@@ -320,7 +320,7 @@ func TestALostReplyToManyIsAnErrorOfEach(t *testing.T) {
 	for i := range together {
 		together[i] = store.call(charge("k", rule, 1), true)
 	}
-	store.queue.send(together)
+	store.queue.send(together, 0)
 	for i, c := range together {
 		<-c.done
 		if c.err == nil {
