@@ -182,8 +182,11 @@ func (h *held) wait(ctx context.Context) error {
 	return nil
 }
 
-// giveUp leaves the turns to others.
+// giveUp leaves the turns that haven't come to others.
 func (h *held) giveUp() {
+	if h == nil {
+		return
+	}
 	for _, place := range h.places {
 		switch {
 		case place.waiter != nil:

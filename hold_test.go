@@ -373,6 +373,67 @@ func TestWhoLeavesTheLineGivesBackWhatElseItTook(t *testing.T) {
 	})
 }
 
+// net/http recovers what a hook panics with, so nothing may stay behind.
+func TestAPanicOfAHookEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store:    memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(5), Action: ratelimit.Delay}},
+			Hooks: ratelimit.Hooks{Allowed: func(_ context.Context, e ratelimit.Event) {
+				if e.Request.Header.Get("Name") == "1" {
+					panic(http.ErrAbortHandler)
+				}
+			}},
+		})
+		a := newArrivals(limiter)
+		handler := a.handler
+		a.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { _ = recover() }()
+			handler.ServeHTTP(w, r)
+		})
+		for i := range 3 {
+			a.arrive(fmt.Sprint(i))
+		}
+		if n := limiter.Waiting(); n != 1 {
+			t.Errorf("%d wait, want 1", n)
+		}
+		a.want(t, "0@0 2@100")
+		for _, cancel := range a.ctx {
+			cancel()
+		}
+	})
+}
+
+func TestAPanicOfAHookLeavesNothingTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store:    memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(5)}, inFlight("jobs", 1, time.Minute)},
+			Default:  "api",
+			Hooks:    ratelimit.Hooks{Allowed: func(context.Context, ratelimit.Event) { panic(http.ErrAbortHandler) }},
+		})
+		for name, call := range map[string]func(){
+			"Wait":    func() { _ = limiter.Wait(context.Background(), acme, "api") },
+			"Acquire": func() { _, _ = limiter.Acquire(context.Background(), acme, "jobs") },
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s: the hook was not told", name)
+					}
+				}()
+				call()
+			}()
+		}
+		if n := limiter.Waiting(); n != 0 {
+			t.Errorf("%d wait, want none", n)
+		}
+		if d, err := limiter.Peek(context.Background(), acme, "jobs"); err != nil || d.Remaining != 1 {
+			t.Errorf("%d of jobs left, want 1 (%v)", d.Remaining, err)
+		}
+	})
+}
+
 // Beyond the bound a request is refused and leaves nothing behind.
 func TestAHundredThousandBeyondTheBoundGrowNoMemory(t *testing.T) {
 	const waiting, beyond = 500, 100_000

@@ -40,23 +40,28 @@ type Lease struct {
 // The units of a process that crashes are free after the rule's Lease. Until then a
 // running one takes them anew, half a Lease before they end. Under a plain Take they
 // would end with the rule's Lease and count no more, whatever goes on.
-func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (*Lease, error) {
-	var lease *Lease
+func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (lease *Lease, err error) {
+	var held *Lease
+	defer func() {
+		if lease == nil { // also as a hook panics
+			held.Release()
+		}
+	}()
 	d, err := l.take(ctx, key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, decisions []Decision) error {
 		err := s.Take(ctx, charges, decisions)
 		if err == nil {
-			lease = hold(ctx, s, charges, decisions)
+			held = hold(ctx, s, charges, decisions)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if lease == nil {
-		lease = new(Lease)
+	if held == nil {
+		held = new(Lease)
 	}
-	lease.Decision = d
-	return lease, nil
+	held.Decision = d
+	return held, nil
 }
 
 // Release gives back what the lease holds. It works when the context of Acquire has ended,

@@ -105,6 +105,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	l.chargeAll(r, config, p, &texts)
 	l.watch.request(r, p)
 	turns, err := l.decide(p)
+	defer turns.giveUp() // should it not come to hold them, as when a hook panics
 	if err != nil {
 		l.serveUndecided(w, p.bind(r), config, next)
 		return

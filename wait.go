@@ -194,7 +194,7 @@ var errNoTurns = errors.New("the limits hand out no turns")
 
 // takeTurn takes a turn that is no later than most. It is nil, without an error, where the
 // store can't decide and the caller passes.
-func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, enter bool) (*held, error) {
+func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, enter bool) (taken *held, err error) {
 	b := newBatch()
 	defer b.free()
 	var texts strings.Builder
@@ -214,6 +214,11 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 	if err != nil {
 		return nil, c.undecided(ctx, err)
 	}
+	defer func() {
+		if taken == nil { // also as a hook panics
+			h.giveUp()
+		}
+	}()
 	_, d := b.tightest(0, b.enforced)
 	h.decision = *d
 	if hook := c.config.Hooks.decided(d); hook != nil {
@@ -232,7 +237,6 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 	}
 	if deadline, ok := ctx.Deadline(); enter && ok && len(h.places) > 0 && h.latest().slot.at.After(deadline) {
 		wait := time.Until(h.latest().slot.at) // somebody came in between
-		h.giveUp()
 		return nil, c.tooLate(wait, timeLeft(ctx), wait)
 	}
 	return h, nil
