@@ -337,6 +337,36 @@ func TestWhoIsHeldNoLongerIsToldSo(t *testing.T) {
 	})
 }
 
+// A limit reads the same whether the store hands out the turn, one was left behind, or too
+// many wait to ask for one.
+func TestHeadersSpeakOfTheQueueThatMaxWaitLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store: memstore.New(memstore.Config{}), MaxWaiting: 2, Headers: ratelimit.Headers{Draft: ratelimit.Draft8},
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(50), Action: ratelimit.Delay, MaxWait: 300 * time.Millisecond}},
+		})
+		a := newArrivals(limiter)
+		announced := func(name, remaining string) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			go limiter.Handler(ok).ServeHTTP(w, newRequest("GET", "/", peer))
+			synctest.Wait()
+			h := w.Header()
+			got := h.Get("X-RateLimit-Limit") + " " + h.Get("X-RateLimit-Remaining") + " " + h.Get("RateLimit-Policy")
+			if want := "4 " + remaining + ` "api";q=4;w=1`; got != want {
+				t.Errorf("%s: got %s, want %s", name, got, want)
+			}
+		}
+		announced("at once", "3")
+		announced("a turn of the store", "2")
+		a.arrive("leaves")
+		a.leave("leaves")
+		announced("a turn left behind", "1")
+		announced("one too many", "0")
+		time.Sleep(time.Minute)
+	})
+}
+
 // Who leaves the line is answered 503: what a policy with CountIf beside it took, and what
 // is on trial, goes by that status. Leases end.
 func TestWhoLeavesTheLineGivesBackWhatElseItTook(t *testing.T) {
