@@ -50,7 +50,7 @@ func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (lease *L
 	d, err := l.take(ctx, key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, decisions []Decision) error {
 		err := s.Take(ctx, charges, decisions)
 		if err == nil {
-			held = hold(ctx, s, charges, decisions)
+			held = leaseOf(ctx, s, charges, decisions)
 		}
 		return err
 	})
@@ -81,9 +81,9 @@ func (l *Lease) Release() {
 	}
 }
 
-// hold makes the lease of what a unit of charges has taken, nil if there is nothing to
+// leaseOf makes the lease of what a unit of charges has taken, nil if there is nothing to
 // give back.
-func hold(ctx context.Context, store Store, charges []algorithms.Charge, decisions []Decision) *Lease {
+func leaseOf(ctx context.Context, store Store, charges []algorithms.Charge, decisions []Decision) *Lease {
 	held := leased(charges, decisions)
 	if held == nil {
 		return nil

@@ -130,6 +130,9 @@ func (l *Limiter) caller(key Key, name string, n *int64) (*caller, error) {
 	return c, nil
 }
 
+// counter is what the caller is counted by.
+func (c *caller) counter() string { return counterKey(new(strings.Builder), c.policy, c.identity) }
+
 func (l *Limiter) wait(ctx context.Context, key Key, name string, n *int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -300,7 +303,7 @@ func (c *caller) tooDear(limit int64) string {
 
 // waitAsking waits under limits that hand out no turns.
 func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
-	key := counterKey(new(strings.Builder), c.policy, c.identity)
+	key := c.counter()
 	w := new(asker)
 	w.deadline, _ = ctx.Deadline()
 	if l.askers.join(key, w) {
