@@ -24,7 +24,8 @@ import (
 // A deadline that is known to be too early fails at once, takes nothing and wraps
 // [context.DeadlineExceeded]. So does a turn later than MaxWait, a full queue and a cost
 // that is never admitted, without wrapping that. A policy that is Disabled or on trial
-// for the key never waits. Units in flight are taken as by Take, see [Limiter.Acquire].
+// for the key never waits. Units in flight are taken as by Take, see [Limiter.Acquire];
+// how long they are held is a guess, so a deadline within a second may fail early.
 //
 // While the store is away, [FailLocal] waits by the limits in memory, [FailOpen] returns
 // nil at once, [FailClosed] returns the error.
