@@ -40,8 +40,8 @@ type Lease struct {
 // The units of a process that crashes are free after the rule's Lease. Until then a
 // running one takes them anew, half a Lease before they end. Under a plain Take they
 // would end with the rule's Lease and count no more, whatever goes on.
-func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (lease *Lease, err error) {
-	var held *Lease
+func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (*Lease, error) {
+	var held, lease *Lease
 	defer func() {
 		if lease == nil { // also as a hook panics
 			held.Release()
@@ -60,8 +60,8 @@ func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (lease *L
 	if held == nil {
 		held = new(Lease)
 	}
-	held.Decision = d
-	return held, nil
+	held.Decision, lease = d, held
+	return lease, nil
 }
 
 // Release gives back what the lease holds. It works when the context of Acquire has ended,
