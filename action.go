@@ -19,12 +19,16 @@ const (
 	Refuse Action = iota
 	// Delay holds the request until its turn comes and then lets it through, so that
 	// the outflow is an even stream over all instances: the store hands out the turns.
-	// It answers 429 only when the queue is full or the wait would pass Policy.MaxWait.
-	// The limits must be one [algorithms.LeakyBucket], whose Capacity is how many units
-	// the queue holds.
+	// It answers 429 at once when the queue is full, when the wait would pass
+	// Policy.MaxWait or the deadline of the request's context (that of
+	// http.TimeoutHandler outside of the limiter, for one), or when Config.MaxWaiting
+	// wait already. The limits must be one [algorithms.LeakyBucket], whose Capacity is how
+	// many units the queue holds.
 	//
 	// A request that comes under several policies that delay waits for the latest of
-	// its turns. One that costs nothing doesn't wait.
+	// its turns. One that costs nothing doesn't wait. What it takes under other policies
+	// it takes when it comes, and with [algorithms.Concurrency] it is in flight while it
+	// is held. Its headers say how things stood when it came.
 	//
 	// A held request leaves at once when its context ends, which is when the client
 	// goes away; net/http notices that of a request without a body, or whose body was

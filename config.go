@@ -54,8 +54,8 @@ type Config struct {
 	// given back or forgotten by another instance take effect that much later.
 	Recheck time.Duration
 	// MaxWaiting is how many may wait in this process at once, for all keys together:
-	// requests that a policy with [Delay] holds, and callers of [Limiter.Wait]; 0 means
-	// 10,000. Beyond it, who would have to wait is refused without asking the Store for a
+	// requests that a policy with [Delay] holds, callers of [Limiter.Wait], and calls of a
+	// [Transport]; 0 means 10,000. Beyond it, who would have to wait is refused without asking the Store for a
 	// turn. How many wait for one key is bounded by the Capacity of its bucket.
 	MaxWaiting int
 	// Skip names requests that pass uncounted and without headers, such as health

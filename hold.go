@@ -23,6 +23,7 @@ type place struct {
 	charge int
 	key    string
 	units  int64
+	most   time.Duration // that it may wait
 	slot   slot
 	spare  bool    // the slot was found in the line
 	waiter *waiter // nil when there is nothing to wait for
@@ -61,9 +62,10 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 		}
 		within = min(within, most)
 		if i < b.enforced {
-			place := place{charge: i, key: charge.Key, units: charge.Cost}
+			place := place{charge: i, key: charge.Key, units: charge.Cost, most: within}
 			if enter && !h.enter() {
 				if first, last, some := l.lines.ahead(charge.Key); some {
+					b.shorten(i, within, charge.Cost)
 					b.only(i, Decision{At: time.Now(), Limit: charge.Algorithm.Parameters()[0], RetryAfter: max(first, time.Microsecond), ResetAfter: last})
 					return h, nil
 				}
@@ -92,6 +94,7 @@ func (l *Limiter) takeTurns(ctx context.Context, b *batch, most time.Duration, e
 		place := &h.places[i]
 		decision := &b.decisions[place.charge]
 		if place.spare {
+			b.lessen(place.charge, place.most, place.units)
 			decision.Delay = max(0, place.slot.at.Sub(came))
 		} else {
 			place.slot = slot{l.clock.when(decision.At, sent, came).Add(decision.Delay), place.units}
@@ -106,6 +109,14 @@ func (b *batch) shorten(i int, most time.Duration, units int64) {
 	if queue, ok := charge.Algorithm.(algorithms.LeakyBucket); ok && most < forever {
 		charge.Algorithm = within(queue, most, units)
 	}
+}
+
+// lessen makes a decision on the whole queue of a charge one on what MaxWait leaves of it.
+func (b *batch) lessen(i int, most time.Duration, units int64) {
+	b.shorten(i, most, units)
+	d := &b.decisions[i]
+	less := max(0, d.Limit-b.charges[i].Algorithm.Parameters()[0])
+	d.Limit, d.Remaining = d.Limit-less, max(0, d.Remaining-less)
 }
 
 // enter counts the request among those who wait, once.
@@ -182,8 +193,11 @@ func (h *held) wait(ctx context.Context) error {
 	return nil
 }
 
-// giveUp leaves the turns to others.
+// giveUp leaves the turns that haven't come to others.
 func (h *held) giveUp() {
+	if h == nil {
+		return
+	}
 	for _, place := range h.places {
 		switch {
 		case place.waiter != nil:

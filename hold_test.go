@@ -365,6 +365,36 @@ func TestWhoIsHeldNoLongerIsToldSo(t *testing.T) {
 	})
 }
 
+// A limit reads the same whether the store hands out the turn, one was left behind, or too
+// many wait to ask for one.
+func TestHeadersSpeakOfTheQueueThatMaxWaitLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store: memstore.New(memstore.Config{}), MaxWaiting: 2, Headers: ratelimit.Headers{Draft: ratelimit.Draft8},
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(50), Action: ratelimit.Delay, MaxWait: 300 * time.Millisecond}},
+		})
+		a := newArrivals(limiter)
+		announced := func(name, remaining string) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			go limiter.Handler(ok).ServeHTTP(w, newRequest("GET", "/", peer))
+			synctest.Wait()
+			h := w.Header()
+			got := h.Get("X-RateLimit-Limit") + " " + h.Get("X-RateLimit-Remaining") + " " + h.Get("RateLimit-Policy")
+			if want := "4 " + remaining + ` "api";q=4;w=1`; got != want {
+				t.Errorf("%s: got %s, want %s", name, got, want)
+			}
+		}
+		announced("at once", "3")
+		announced("a turn of the store", "2")
+		a.arrive("leaves")
+		a.leave("leaves")
+		announced("a turn left behind", "1")
+		announced("one too many", "0")
+		time.Sleep(time.Minute)
+	})
+}
+
 // Who leaves the line is answered 503: what a policy with CountIf beside it took, and what
 // is on trial, goes by that status. Leases end.
 func TestWhoLeavesTheLineGivesBackWhatElseItTook(t *testing.T) {
@@ -398,6 +428,67 @@ func TestWhoLeavesTheLineGivesBackWhatElseItTook(t *testing.T) {
 		want("after it left", 20, 19, 20, 20)
 		time.Sleep(time.Second)
 		a.leave("0")
+	})
+}
+
+// net/http recovers what a hook panics with, so nothing may stay behind.
+func TestAPanicOfAHookEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store:    memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(5), Action: ratelimit.Delay}},
+			Hooks: ratelimit.Hooks{Allowed: func(_ context.Context, e ratelimit.Event) {
+				if e.Request.Header.Get("Name") == "1" {
+					panic(http.ErrAbortHandler)
+				}
+			}},
+		})
+		a := newArrivals(limiter)
+		handler := a.handler
+		a.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { _ = recover() }()
+			handler.ServeHTTP(w, r)
+		})
+		for i := range 3 {
+			a.arrive(fmt.Sprint(i))
+		}
+		if n := limiter.Waiting(); n != 1 {
+			t.Errorf("%d wait, want 1", n)
+		}
+		a.want(t, "0@0 2@100")
+		for _, cancel := range a.ctx {
+			cancel()
+		}
+	})
+}
+
+func TestAPanicOfAHookLeavesNothingTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store:    memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{{Name: "api", Limits: tenASecond(5)}, inFlight("jobs", 1, time.Minute)},
+			Default:  "api",
+			Hooks:    ratelimit.Hooks{Allowed: func(context.Context, ratelimit.Event) { panic(http.ErrAbortHandler) }},
+		})
+		for name, call := range map[string]func(){
+			"Wait":    func() { _ = limiter.Wait(context.Background(), acme, "api") },
+			"Acquire": func() { _, _ = limiter.Acquire(context.Background(), acme, "jobs") },
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s: the hook was not told", name)
+					}
+				}()
+				call()
+			}()
+		}
+		if n := limiter.Waiting(); n != 0 {
+			t.Errorf("%d wait, want none", n)
+		}
+		if d, err := limiter.Peek(context.Background(), acme, "jobs"); err != nil || d.Remaining != 1 {
+			t.Errorf("%d of jobs left, want 1 (%v)", d.Remaining, err)
+		}
 	})
 }
 

@@ -41,21 +41,26 @@ type Lease struct {
 // running one takes them anew, half a Lease before they end. Under a plain Take they
 // would end with the rule's Lease and count no more, whatever goes on.
 func (l *Limiter) Acquire(ctx context.Context, key Key, policy string) (*Lease, error) {
-	var lease *Lease
+	var held, lease *Lease
+	defer func() {
+		if lease == nil { // also as a hook panics
+			held.Release()
+		}
+	}()
 	d, err := l.take(ctx, key, policy, nil, func(s Store, ctx context.Context, charges []algorithms.Charge, decisions []Decision) error {
 		err := s.Take(ctx, charges, decisions)
 		if err == nil {
-			lease = hold(ctx, s, charges, decisions)
+			held = leaseOf(ctx, s, charges, decisions)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if lease == nil {
-		lease = new(Lease)
+	if held == nil {
+		held = new(Lease)
 	}
-	lease.Decision = d
+	held.Decision, lease = d, held
 	return lease, nil
 }
 
@@ -76,9 +81,9 @@ func (l *Lease) Release() {
 	}
 }
 
-// hold makes the lease of what a unit of charges has taken, nil if there is nothing to
+// leaseOf makes the lease of what a unit of charges has taken, nil if there is nothing to
 // give back.
-func hold(ctx context.Context, store Store, charges []algorithms.Charge, decisions []Decision) *Lease {
+func leaseOf(ctx context.Context, store Store, charges []algorithms.Charge, decisions []Decision) *Lease {
 	held := leased(charges, decisions)
 	if held == nil {
 		return nil

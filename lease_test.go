@@ -183,6 +183,35 @@ func TestALongRequestKeepsItsLease(t *testing.T) {
 	})
 }
 
+// A request that is held until its turn is in flight meanwhile, however long that is.
+func TestARequestKeepsItsLeaseInTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := build(t, ratelimit.Config{
+			Store: memstore.New(memstore.Config{}),
+			Policies: []ratelimit.Policy{
+				inFlight("api", 3, time.Second),
+				{Name: "turns", Limits: ratelimit.Limits{algorithms.LeakyBucket{Capacity: 9, Rate: 1, Per: 10 * time.Second}}, Action: ratelimit.Delay},
+			},
+			Routes: ratelimit.Routes{"/": {"api", "turns"}}, Default: "api",
+		})
+		a := newArrivals(limiter)
+		for i := range 4 {
+			a.arrive(fmt.Sprint(i))
+		}
+		for range 9 {
+			time.Sleep(time.Second)
+			wantFree(t, limiter, "api", 0)
+		}
+		a.leave("3")
+		wantFree(t, limiter, "api", 1)
+		a.want(t, "0@0 3=503(1)@9000 1@10000 2@20000")
+		wantFree(t, limiter, "api", 3)
+		for _, cancel := range a.ctx {
+			cancel()
+		}
+	})
+}
+
 // late is a store whose every second answer comes after some time.
 type late struct {
 	ratelimit.Store

@@ -13,7 +13,7 @@ import (
 )
 
 // Limiter decides requests by the policies of its [Config]. Make it with [New]. It is
-// safe for concurrent use and holds no goroutine; who waits has a timer.
+// safe for concurrent use and holds no goroutine; who waits has a timer, and a lease.
 //
 // Its methods take a Key and the name of a policy and decide outside HTTP what
 // [Limiter.Handler] decides for a request. They return an error for a policy that

@@ -79,8 +79,9 @@ func (l *lines) count() int {
 	return l.waiting
 }
 
-// join puts a waiter of some units with its slot in the line, at the end if the slot was a
-// spare one. It is nil where there is nothing to wait for.
+// join puts a waiter of some units with its slot in the line: behind those of earlier slots,
+// or with a spare one behind as many as there are earlier slots, so before those who have
+// come since it was claimed. It is nil where there is nothing to wait for.
 func (l *lines) join(key string, s slot, units int64, spare bool) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,8 +92,9 @@ func (l *lines) join(key string, s slot, units int64, spare bool) *waiter {
 	}
 	ln = l.line(key)
 	w := &waiter{came: s, units: units, turn: make(chan struct{}), line: ln}
+	earlier := l.insert(ln, s)
 	before := ln.waiters.Back()
-	for !spare && before != nil && before.Value.(*waiter).came.at.After(s.at) {
+	for n := ln.waiters.Len(); n > 0 && (spare && n > earlier || !spare && before.Value.(*waiter).came.at.After(s.at)); n-- {
 		before = before.Prev()
 	}
 	if before == nil {
@@ -101,7 +103,6 @@ func (l *lines) join(key string, s slot, units int64, spare bool) *waiter {
 		w.element = ln.waiters.InsertAfter(w, before)
 	}
 	l.queued++
-	l.insert(ln, s)
 	l.release(ln, now)
 	return w
 }
@@ -194,13 +195,15 @@ func (l *lines) line(key string) *line {
 	return ln
 }
 
-func (l *lines) insert(ln *line, s slot) {
+// insert tells how many slots are earlier.
+func (l *lines) insert(ln *line, s slot) int {
 	i := len(ln.slots)
 	for i > 0 && ln.slots[i-1].at.After(s.at) {
 		i--
 	}
 	ln.slots = slices.Insert(ln.slots, i, s)
 	l.slots++
+	return i
 }
 
 func (l *lines) discard(ln *line, i int) {

@@ -27,9 +27,13 @@ func (l *lineTest) slot(ms, units int64) slot {
 // join puts a waiter of so many units with its slot in the line. That it leaves is noted
 // as "name@ms".
 func (l *lineTest) join(name string, ms, units int64) {
+	l.enter(name, ms, units, false)
+}
+
+func (l *lineTest) enter(name string, ms, units int64, spare bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.gone[name] = cancel
-	w := l.lines.join("k", l.slot(ms, units), units, false)
+	w := l.lines.join("k", l.slot(ms, units), units, spare)
 	go func() {
 		if w != nil && l.lines.wait(ctx, w) != nil {
 			return
@@ -109,6 +113,25 @@ func TestWaitersLeaveAtTheSlotsOfTheirLine(t *testing.T) {
 			l.cancel("a")
 			return l.claim(1, 9)
 		}, ", claimed none"},
+		{"who has claimed a spare slot comes after those who were there", func(l *lineTest) string {
+			for i, name := range []string{"a", "b", "c", "d"} {
+				l.join(name, 10*int64(i+1), 1)
+			}
+			l.cancel("a")
+			l.cancel("b")
+			claimed := l.claim(1, 100)
+			l.enter("e", 30, 1, true)
+			return claimed
+		}, "c@10 d@20 e@30, claimed 30"},
+		{"who has claimed a spare slot comes before those who came since", func(l *lineTest) string {
+			l.join("a", 10, 1)
+			l.join("b", 20, 1)
+			l.cancel("a")
+			claimed := l.claim(1, 100)
+			l.join("d", 30, 1) // while the store is asked
+			l.enter("c", 20, 1, true)
+			return claimed
+		}, "b@10 c@20 d@30, claimed 20"},
 		{"a spare slot that passes is lost", func(l *lineTest) string {
 			l.join("a", 10, 1)
 			l.cancel("a")

@@ -105,11 +105,12 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, config *compiled
 	l.chargeAll(r, config, p, &texts)
 	l.watch.request(r, p)
 	turns, err := l.decide(p)
+	defer turns.giveUp() // should it not come to hold them, as when a hook panics
 	if err != nil {
 		l.serveUndecided(w, p.bind(r), config, next)
 		return
 	}
-	p.lease = hold(p, l.store, b.toTake(), b.decisions)
+	p.lease = leaseOf(p, l.store, b.toTake(), b.decisions)
 
 	// Announce, then answer who is refused.
 	if policy, decision := b.tightest(0, b.enforced); policy != nil {
@@ -177,7 +178,7 @@ func (l *Limiter) tryShadows(r *http.Request, config *compiled, p *passed) {
 	if err := l.store.Take(p, b.charges[b.enforced:], b.decisions[b.enforced:]); err != nil {
 		return // the guard has reported it
 	}
-	p.trial = hold(p, l.store, b.charges[b.enforced:], b.decisions[b.enforced:])
+	p.trial = leaseOf(p, l.store, b.charges[b.enforced:], b.decisions[b.enforced:])
 	policy, decision := b.tightest(b.enforced, len(b.charges))
 	b.tried = decision.Allowed
 	if hook := config.Hooks.decided(decision); hook != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -76,7 +75,7 @@ func (l *Limiter) pauseFor(r *http.Request, key Key, name string, length time.Du
 	// That the caller has gone doesn't change what the other side said.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), pauseTimeout)
 	defer cancel()
-	later, err := l.pause(ctx, counterKey(new(strings.Builder), c.policy, c.identity), length)
+	later, err := l.pause(ctx, c.counter(), length)
 	if hook := c.config.Hooks.Paused; hook != nil && err == nil && later >= min(length, time.Second) {
 		hook(r.Context(), Event{Request: r, Key: c.identity, Policy: c.policy.Name, Paused: length, Why: why})
 	}
@@ -150,7 +149,7 @@ func (l *Limiter) takeTurnAfterRest(ctx context.Context, c *caller, rested bool)
 
 // askPause tells the pause that there is, or nil.
 func (l *Limiter) askPause(ctx context.Context, c *caller) (*paused, error) {
-	charge := pauseOfCounter(counterKey(new(strings.Builder), c.policy, c.identity))
+	charge := pauseOfCounter(c.counter())
 	var d [1]Decision
 	if err := l.store.Take(ctx, []algorithms.Charge{charge}, d[:]); err != nil {
 		return nil, c.undecided(ctx, err)
@@ -176,7 +175,7 @@ func (l *Limiter) rest(ctx context.Context, c *caller, pause *paused, waited boo
 		return inVain(c.tooMany())
 	}
 	defer l.lines.exit()
-	key := counterKey(new(strings.Builder), c.policy, c.identity)
+	key := c.counter()
 	if n := l.resting.enter(key); !waited && n > pause.queue {
 		l.resting.exit(key)
 		return inVain(fmt.Sprintf("its queue of %d is full", pause.queue))

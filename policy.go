@@ -54,8 +54,10 @@ type Policy struct {
 	// CountIf counts only requests whose answer has a status it accepts, such as failed
 	// logins. The cost is taken before the handler runs and given back after, so that
 	// parallel requests can't slip through. A handler that panics counts as 500, one
-	// that takes over the connection as 101. The handler then sees the response writer
-	// wrapped, with every optional interface it had.
+	// that takes over the connection as 101, one that isn't reached because its client
+	// left the line of another policy with Delay as 503. The handler then sees the
+	// response writer wrapped, with every optional interface it had. Not in a quota of
+	// which a policy has Delay.
 	CountIf func(status int) bool
 
 	// Action is what happens to a request that comes too early: [Refuse], or [Delay].
@@ -79,7 +81,8 @@ type Policy struct {
 }
 
 // Penalty blocks a key for some time when its requests were refused too often. A block
-// also refuses Limiter.Take, whose own refusals don't count towards one.
+// also refuses Limiter.Take, Acquire, Wait and Reserve, whose own refusals don't count
+// towards one.
 type Penalty struct {
 	// Refusals within Window, at least 1, bring the block about.
 	Refusals int64

@@ -24,7 +24,8 @@ import (
 // A deadline that is known to be too early fails at once, takes nothing and wraps
 // [context.DeadlineExceeded]. So does a turn later than MaxWait, a full queue and a cost
 // that is never admitted, without wrapping that. A policy that is Disabled or on trial
-// for the key never waits. Units in flight are taken as by Take, see [Limiter.Acquire].
+// for the key never waits. Units in flight are taken as by Take, see [Limiter.Acquire];
+// how long they are held is a guess, so a deadline within a second may fail early.
 //
 // While the store is away, [FailLocal] waits by the limits in memory, [FailOpen] returns
 // nil at once, [FailClosed] returns the error.
@@ -130,6 +131,9 @@ func (l *Limiter) caller(key Key, name string, n *int64) (*caller, error) {
 	return c, nil
 }
 
+// counter is what the caller is counted by.
+func (c *caller) counter() string { return counterKey(new(strings.Builder), c.policy, c.identity) }
+
 func (l *Limiter) wait(ctx context.Context, key Key, name string, n *int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -194,7 +198,7 @@ var errNoTurns = errors.New("the limits hand out no turns")
 
 // takeTurn takes a turn that is no later than most. It is nil, without an error, where the
 // store can't decide and the caller passes.
-func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, enter bool) (*held, error) {
+func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, enter bool) (taken *held, err error) {
 	b := newBatch()
 	defer b.free()
 	var texts strings.Builder
@@ -214,6 +218,11 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 	if err != nil {
 		return nil, c.undecided(ctx, err)
 	}
+	defer func() {
+		if taken == nil { // also as a hook panics
+			h.giveUp()
+		}
+	}()
 	_, d := b.tightest(0, b.enforced)
 	h.decision = *d
 	if hook := c.config.Hooks.decided(d); hook != nil {
@@ -232,7 +241,6 @@ func (l *Limiter) takeTurn(ctx context.Context, c *caller, most time.Duration, e
 	}
 	if deadline, ok := ctx.Deadline(); enter && ok && len(h.places) > 0 && h.latest().slot.at.After(deadline) {
 		wait := time.Until(h.latest().slot.at) // somebody came in between
-		h.giveUp()
 		return nil, c.tooLate(wait, timeLeft(ctx), wait)
 	}
 	return h, nil
@@ -296,7 +304,7 @@ func (c *caller) tooDear(limit int64) string {
 
 // waitAsking waits under limits that hand out no turns.
 func (l *Limiter) waitAsking(ctx context.Context, c *caller) (err error) {
-	key := counterKey(new(strings.Builder), c.policy, c.identity)
+	key := c.counter()
 	w := new(asker)
 	w.deadline, _ = ctx.Deadline()
 	if wait, tooMany := l.askers.join(key, w); tooMany {

@@ -3,7 +3,8 @@
 //
 // It is sharded, stores its counters in place without pointers, and allocates nothing
 // on Take but for the entries of a log or of requests in flight and when the table
-// grows. It starts no goroutine: what has fully recovered is reclaimed in passing, a shard at a time.
+// grows. It starts no goroutine: what has fully recovered is reclaimed in passing, a
+// shard at a time.
 package memstore
 
 import (
