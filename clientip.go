@@ -232,7 +232,7 @@ func parseHop(s string) (netip.Addr, bool) { return parseAddr(hostOf(s)) }
 
 // hostOf is an address without its port or brackets.
 func hostOf(s string) string {
-	if colon := strings.IndexByte(s, ':'); colon > 0 && s[0] != '[' && strings.IndexByte(s[colon+1:], ':') < 0 {
+	if colon := strings.IndexByte(s, ':'); colon > 0 && s[0] != '[' && !strings.ContainsAny(s[colon+1:], ":[]") {
 		return s[:colon] // most peers: SplitHostPort takes three times as long
 	}
 	if host, _, err := net.SplitHostPort(s); err == nil {
