@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -67,17 +66,17 @@ func (w *wire) problemType(status int) string {
 // client that prefers it by its Accept header.
 func (refusal Refusal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	detail := refusal.detail()
-	contentType, body := "text/plain; charset=utf-8", detail+"\n"
-	if !prefersText(r.Header.Values("Accept")) {
-		problem, _ := json.Marshal(refusal.problem(detail))
-		contentType, body = "application/problem+json", string(problem)+"\n"
+	contentType, body := "application/problem+json", []byte(nil)
+	if prefersText(r.Header.Values("Accept")) {
+		contentType, body = "text/plain; charset=utf-8", []byte(detail)
+	} else {
+		body, _ = json.Marshal(refusal.problem(detail))
 	}
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Set("X-Content-Type-Options", "nosniff")
+	body = append(body, '\n')
+	h, values := w.Header(), [...]string{contentType, strconv.Itoa(len(body)), "nosniff"}
+	h["Content-Type"], h["Content-Length"], h["X-Content-Type-Options"] = values[0:1:1], values[1:2:2], values[2:3:3]
 	w.WriteHeader(refusal.Status)
-	_, _ = io.WriteString(w, body) // the client may be gone
+	_, _ = w.Write(body) // the client may be gone
 }
 
 // problem is the document of the built-in answer.
