@@ -140,7 +140,7 @@ func BenchmarkScriptCPU(b *testing.B) {
 		})
 	}
 	bench("take_all/counter and bucket", 1, store.scripts.takeAll, take(rules[:2]...))
-	bench("take_all/all five", 1, store.scripts.takeAll, take(rules...))
+	bench("take_all/all", 1, store.scripts.takeAll, take(rules...))
 }
 
 // microsPerCall is what the server spent on an EVALSHA since its statistics were reset.
