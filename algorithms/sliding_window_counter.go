@@ -114,7 +114,8 @@ func (a SlidingWindowCounter) Share(n, cost int64) Algorithm {
 
 // Restore implements [Algorithm]: extra is the units of the window before.
 func (a SlidingWindowCounter) Restore(at, used, extra, _ int64) State {
-	return State{At: at, Used: used, Previous: extra}
+	most := maxExact / a.Window.Microseconds() // more was never stored, and would not multiply
+	return State{At: at, Used: min(used, most), Previous: min(extra, most)}
 }
 
 // Settle implements [Algorithm]. Units taken at an unknown time go back to the current
